@@ -1,0 +1,155 @@
+"""What a call tells its transport: records, in the order they happened.
+
+A transport maps them to its protocol and never infers state of its own. Audio is not here: the
+clock's owner pulls frames with `Call.tick()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from .trace import TurnTrace
+from .types import ReplyId, TurnId
+
+
+class ReplyStatus(StrEnum):
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"  # the caller cut in; heard words only are kept
+    CANCELLED = "cancelled"  # the client or a revision withdrew it
+    FAILED = "failed"
+
+
+class EndReason(StrEnum):
+    """Why a call ended; a closed list, one of them on the call's last log line."""
+
+    CALLER_HUNG_UP = "caller_hung_up"
+    AGENT_GOODBYE = "agent_goodbye"
+    IDLE_TIMEOUT = "idle_timeout"
+    MAX_DURATION = "max_duration"
+    TRANSPORT_LOST = "transport_lost"
+    BAD_INPUT = "bad_input"
+    SERVER_DRAINING = "server_draining"
+    SERVER_ERROR = "server_error"
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    call: str
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The caller takes the floor. While our agent speaks this is sent only when barge-in is decided.
+
+    onset_ms: media time (ms of audio received since the call began) of the first voiced sample.
+    """
+
+    turn: TurnId
+    onset_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """Sent at commit, so revisions are invisible to a protocol that knows none."""
+
+    turn: TurnId
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """confirmed never changes within a turn (it only grows); tail may."""
+
+    turn: TurnId
+    confirmed: str
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCommitted:
+    """The final transcript; the reply to it follows. Empty text means no_input."""
+
+    turn: TurnId
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReopened:
+    """The caller went on within the continuation window: the committed words join the next text."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyStarted:
+    reply: ReplyId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyText:
+    """Text handed to the voice, in order; concatenated deltas are the reply as written."""
+
+    reply: ReplyId
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class WordsHeard:
+    """The caller has now heard the reply's text up to `chars` characters."""
+
+    reply: ReplyId
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDone:
+    """After the reply's last audio frame. heard is the exact text that entered the context."""
+
+    reply: ReplyId
+    status: ReplyStatus
+    text: str
+    heard: str
+    audio_ms: int
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTraced:
+    trace: TurnTrace
+
+
+@dataclass(frozen=True, slots=True)
+class CallFault:
+    """A user-visible error. code is stable and documented in docs/ERRORS.md."""
+
+    code: str
+    message: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    call: str
+    reason: EndReason
+
+
+Event: TypeAlias = (
+    CallStarted
+    | SpeechStarted
+    | SpeechStopped
+    | Partial
+    | TurnCommitted
+    | TurnReopened
+    | ReplyStarted
+    | ReplyText
+    | WordsHeard
+    | ReplyDone
+    | TurnTraced
+    | CallFault
+    | CallEnded
+)
