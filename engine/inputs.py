@@ -1,0 +1,48 @@
+"""What one step is made of: records from the scheduler to the runner, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """How to choose the token that follows a row.
+
+    position: index in the whole sequence of the token to be chosen; with `seed` it keys the random
+    draw, so neither the batch's composition nor a preemption changes it.
+    history: token ids of prompt and output so far, read only when a penalty is on.
+    """
+
+    params: SamplingParams
+    position: int
+    seed: int
+    history: Sequence[int] = ()
+    n_prompt: int = 0
+    """Leading ids of `history` that are the prompt; presence and frequency count only the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request in one step.
+
+    token_ids: ids to compute now, at least one. start: position of the first; the keys and values of
+    [0, start) are already in the cache. blocks: block table covering [0, start + len(token_ids)).
+    sample: None for a chunk that does not reach the end of what is known.
+    """
+
+    token_ids: tuple[int, ...]
+    start: int
+    blocks: tuple[int, ...]
+    sample: SampleRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A chosen token and its natural-log probability under the model (before any sampling setting)."""
+
+    token: int
+    logprob: float
