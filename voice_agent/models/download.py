@@ -77,7 +77,7 @@ class PackageClient:
         self._pip: tuple[int, int] | None = None
 
     def wheel(self, wheel: Wheel, scratch: Path, on_bytes: Callable[[int, int], None]) -> Path:
-        """The downloaded .whl under `scratch`. Raises VA112, VA114, VA115, VA118."""
+        """The downloaded .whl under `scratch`. Raises VA412, VA414, VA415, VA418."""
         version = self._pip_version(scratch)
         argv = [self._python, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
         argv += ["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--retries", "3"]
@@ -93,7 +93,7 @@ class PackageClient:
             return _only(to, "*.whl", wheel.requirement, scratch)
 
     def npm(self, source: NpmSource, scratch: Path) -> Path:
-        """The packed .tgz under `scratch`. Raises VA113, VA114, VA115, VA118."""
+        """The packed .tgz under `scratch`. Raises VA413, VA414, VA415, VA418."""
         what = f"{source.package}@{source.version}"
         npm = shutil.which("npm") or "npm"
         with _folder(scratch) as to:
@@ -107,7 +107,7 @@ class PackageClient:
             return _only(to, "*.tgz", what, scratch)
 
     def _pip_version(self, cwd: Path) -> tuple[int, int]:
-        """(major, minor), asked once. Raises VA112 when this interpreter has no pip."""
+        """(major, minor), asked once. Raises VA412 when this interpreter has no pip."""
         if self._pip is None:
             argv = [self._python, "-m", "pip", "--version"]
             status, output = self._run(argv, cwd=cwd, on_line=lambda _: None)

@@ -26,7 +26,7 @@ class Hub:
     def fetch(self, model: Model, source: HubSource, to: Path) -> None:
         """Put every file into `to` under the model's own name; the store checks the hashes.
 
-        Raises UsageError VA121 when the hub is unreachable or holds other files.
+        Raises UsageError VA421 when the hub is unreachable or holds other files.
         """
         if self._down:
             raise faults.hub_unusable(self._down)
@@ -42,7 +42,7 @@ class Hub:
             got.replace(to / name)
 
     def download(self, repo: str, path: str, revision: str, to: Path) -> Path:
-        """One file into `to`, resumable. Raises UsageError VA121."""
+        """One file into `to`, resumable. Raises UsageError VA421."""
         from huggingface_hub import hf_hub_download
 
         try:

@@ -86,7 +86,7 @@ class ModelStore:
             self.model(name)
 
     def model(self, name: str) -> Model:
-        """Raises UsageError VA110, with the nearest name, for an unknown one."""
+        """Raises UsageError VA410, with the nearest name, for an unknown one."""
         if name in self._registry:
             return self._registry[name]
         near = difflib.get_close_matches(name, self._registry, 1)
@@ -95,7 +95,7 @@ class ModelStore:
     def path(self, name: str) -> Path:
         """A verified file or folder. `name` may also be a path of the operator's own.
 
-        Raises UsageError VA110 (unknown), VA111 (missing), VA120 (damaged).
+        Raises UsageError VA410 (unknown), VA411 (missing), VA420 (damaged).
         """
         if name not in self._registry and ("/" in name or name.endswith(".gguf")):
             own = Path(name).expanduser()
@@ -130,7 +130,7 @@ class ModelStore:
     def fetch(self, name: str, progress: ProgressFn = lambda _: None) -> Path:
         """Make the model present and return its path. Finished parts survive a failure.
 
-        Raises UsageError or CapacityError with codes VA110 to VA122.
+        Raises UsageError or CapacityError with codes VA410 to VA422.
         """
         model = self.model(name)
         if (found := self._locate(model)) and not (
@@ -227,7 +227,7 @@ class ModelStore:
             except VoiceAgentError as e:
                 log.debug("model %s: %s", model.name, e)
                 failures.append(e)
-        best = next((e for e in failures if e.code != "VA121"), failures[0])
+        best = next((e for e in failures if e.code != "VA421"), failures[0])
         others = [str(e) for e in failures if e is not best]
         text = "; ".join([str(best).removeprefix(f"{best.code}: "), *others])
         raise UsageError(f"{model.name}: {text}", code=best.code)
