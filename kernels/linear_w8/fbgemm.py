@@ -1,0 +1,73 @@
+"""linear_w8 on a CPU through PyTorch's fbgemm: int8 products with exact 32-bit sums.
+
+fbgemm's dynamic product takes one scale for the whole activation tensor. Dividing each row by its own
+largest magnitude and adding one sentinel row that holds +1 and -1 makes that scale a constant.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import torch
+from torch import Tensor
+
+_REDUCE_RANGE = not torch.cpu._is_vnni_supported()
+"""Without VNNI pairs of products are added in 16 bits: 7-bit activations can't saturate them."""
+
+
+class _Scratch(threading.local):
+    """Per thread and per width: rows [>= n + 1, n_in] whose first is the sentinel."""
+
+    def __init__(self) -> None:
+        self._by_width: dict[int, Tensor] = {}
+
+    def rows(self, n: int, n_in: int) -> Tensor:
+        have = self._by_width.get(n_in)
+        if have is None or have.shape[0] <= n:
+            have = torch.zeros(max(n + 1, 9), n_in)
+            have[0, 0] = 1.0
+            have[0, 1] = -1.0
+            self._by_width[n_in] = have
+        return have[: n + 1]
+
+
+_scratch = _Scratch()
+_packing = threading.Lock()
+"""Packing switches a process-wide setting of PyTorch for a moment."""
+
+
+class linear_w8:  # noqa: N801 (named like the operation, as resolve() expects)
+    """A weight packed for fbgemm; calling it multiplies. Owns its copy of the weight."""
+
+    def __init__(self, q: Tensor, scale: Tensor) -> None:
+        """q int8 [n_out, n_in]; scale fp32 [n_out]."""
+        self.n_out, self.n_in = q.shape
+        with _packing, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the tensor type is deprecated, the product is not
+            engine = torch.backends.quantized.engine
+            torch.backends.quantized.engine = "fbgemm"
+            try:
+                weight = torch._make_per_channel_quantized_tensor(
+                    q, scale.double(), torch.zeros(self.n_out, dtype=torch.long), 0
+                )
+                self._packed = torch.ops.quantized.linear_prepack(weight, None)
+            finally:
+                torch.backends.quantized.engine = engine
+
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x fp32 [n, n_in], bias fp32 [n_out] -> fp32 [n, n_out]."""
+        y, top = self._product(x)
+        return y.mul_(top) if bias is None else torch.addcmul(bias, y, top)
+
+    def add_to(self, residual: Tensor, x: Tensor) -> None:
+        """residual += self(x), in place."""
+        residual.addcmul_(*self._product(x))
+
+    def _product(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The product of the normalised rows [n, n_out], and each row's largest magnitude [n, 1]."""
+        rows = _scratch.rows(x.shape[0], self.n_in)
+        top = x.abs().amax(-1, True).clamp_min_(1e-30)
+        torch.div(x, top, out=rows[1:])
+        y = torch.ops.quantized.linear_dynamic(rows, self._packed, _REDUCE_RANGE)
+        return y[1:], top

@@ -1,0 +1,13 @@
+"""RMS normalisation (arXiv 1910.07467) in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x fp32 [n, d], weight fp32 [d] -> fp32 [n, d]. A row's result doesn't depend on other rows."""
+    norm = torch.linalg.vector_norm(x, 2, -1, True)
+    scale = norm.square_().mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
+    return (x * scale).mul_(weight)
