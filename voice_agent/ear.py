@@ -1,0 +1,141 @@
+"""One call's ear: frames in, endpointing edges out, and the audio of the utterance being spoken.
+
+Owns media time. Media time is samples received (or filled), never the wall clock; `clock_at` maps a
+sample to the call's clock for deadlines and traces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from .clock import Clock
+from .endpointing import Edge, Endpointer
+from .stt.streaming import Utterance
+from .types import IN_FRAME, IN_RATE, SILENT_IN, Frame, FrameFlag, Pcm16, PcmF32
+from .vad import VadService
+
+PRE_ROLL_MS = 200
+SMART_TURN_S = 8
+INBOX_FRAMES = 500  # 10 s; full means the caller sends faster than we hear, and the oldest goes
+STALL_S = 1.0  # media silence that a stopped sender is turned into, so that no turn hangs
+
+
+class Ear:
+    """hear() from the transport, run() as a task of the call; on_edge is called in media order."""
+
+    def __init__(
+        self,
+        vad: VadService,
+        endpointer: Endpointer,
+        clock: Clock,
+        on_edge: Callable[[Edge], None],
+        on_window: Callable[[], None],
+    ) -> None:
+        self._stream = vad.open()
+        self.endpointer = endpointer
+        self._clock = clock
+        self._on_edge = on_edge
+        self._on_window = on_window
+        self._inbox: deque[Frame] = deque()
+        self._wake = asyncio.Event()
+        self._recent: deque[Pcm16] = deque(maxlen=SMART_TURN_S * IN_RATE // IN_FRAME)
+        self._anchor_s: float | None = None
+        self._last_arrival_s = clock.now()
+        self.samples = 0  # media time heard (processed) so far
+        self._arrived = 0  # media time received so far
+        self.dropped_frames = 0
+        self.utterance: Utterance | None = None
+        self.muted = False
+
+    @property
+    def now_ms(self) -> int:
+        return self.samples * 1000 // IN_RATE
+
+    def clock_at(self, sample: int) -> float:
+        """Seconds of the call's clock at which media sample `sample` was spoken."""
+        anchor = self._anchor_s if self._anchor_s is not None else self._clock.now()
+        return anchor + sample / IN_RATE
+
+    def hear(self, frame: Frame) -> None:
+        """Never blocks. Past the bound the oldest frame is dropped and counted."""
+        if frame.pcm.shape != (IN_FRAME,) or frame.pcm.dtype != np.int16:
+            raise ValueError(f"a frame is int16 [{IN_FRAME}], got {frame.pcm.dtype} {frame.pcm.shape}")
+        if len(self._inbox) >= INBOX_FRAMES:
+            self._inbox.popleft()
+            self.dropped_frames += 1
+        self._inbox.append(frame)
+        now = self._clock.now()
+        self._last_arrival_s = now
+        self._arrived += IN_FRAME
+        # The earliest arrival is the truest: jitter only makes frames late. A jump of over a second
+        # means that media time stood still (a paused sender), so the map starts anew.
+        anchor = now - self._arrived / IN_RATE
+        if self._anchor_s is None or anchor < self._anchor_s or anchor > self._anchor_s + STALL_S:
+            self._anchor_s = anchor
+        self._wake.set()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                if not self._inbox:
+                    await self._next_frame()
+                    continue
+                await self._process(self._inbox.popleft())
+        finally:
+            self._stream.close()
+
+    async def _next_frame(self) -> None:
+        self._wake.clear()
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout=0.25)
+        except TimeoutError:
+            stalled = self._clock.now() - self._last_arrival_s > STALL_S
+            if stalled and self.endpointer.in_speech:
+                for _ in range(25):
+                    self._inbox.append(Frame(SILENT_IN, FrameFlag.SILENCE))
+                self._arrived += 25 * IN_FRAME
+
+    async def _process(self, frame: Frame) -> None:
+        if self.muted:
+            frame = Frame(SILENT_IN, FrameFlag.SILENCE)
+        self._recent.append(frame.pcm)
+        self.samples += IN_FRAME
+        if self.utterance is not None:
+            self.utterance.append(frame.pcm)
+        concealed = frame.flag is FrameFlag.CONCEALED
+        for window in await self._stream.push(frame):
+            edges = self.endpointer.on_window(window.prob, window.end_sample, concealed=concealed)
+            for edge in edges:
+                self._on_edge(edge)
+            self._on_window()
+
+    def set_completion(self, p_complete: float) -> None:
+        """The end-of-turn model's estimate of the current pause; it may end the turn at once."""
+        self.endpointer.set_completion(p_complete)
+        for edge in self.endpointer.poll():
+            self._on_edge(edge)
+
+    def recent(self, n_samples: int) -> Pcm16:
+        """The last n samples heard: int16 [<= n]."""
+        n_frames = min(len(self._recent), -(-n_samples // IN_FRAME))
+        if n_frames == 0:
+            return np.zeros(0, np.int16)
+        frames = [self._recent[i] for i in range(len(self._recent) - n_frames, len(self._recent))]
+        return np.concatenate(frames)[-n_samples:]
+
+    def start_utterance(self, utterance: Utterance, onset_sample: int) -> None:
+        """Record from a little before the onset; what was heard since is included."""
+        back = self.samples - onset_sample + PRE_ROLL_MS * IN_RATE // 1000
+        utterance.append(self.recent(max(back, 0)))
+        self.utterance = utterance
+
+    def drop_utterance(self) -> None:
+        self.utterance = None
+
+    def smart_turn_window(self) -> PcmF32:
+        """float32 [<= 8 s] ending now."""
+        return self.recent(SMART_TURN_S * IN_RATE).astype(np.float32) / 32768.0

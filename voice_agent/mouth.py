@@ -1,0 +1,315 @@
+"""What one call says: the reply that has the floor, the one thinking ahead, and what was heard.
+
+At most one reply has the floor and at most one is early. Every reply with the floor ends in `over`,
+however it ends: there the history receives exactly what was heard.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from . import turn as tm
+from .errors import InternalError, UsageError
+from .events import ReplyDone, ReplyStarted, ReplyStatus, ReplyText, WordsHeard
+from .playout import Playout, Tick
+from .reply import Reply, Voiced
+from .scope import CancelScope
+from .trace import Mark, TurnTrace
+from .tts.base import Clause
+from .types import OUT_RATE, ReplyId, TurnId
+
+if TYPE_CHECKING:
+    from .agent import Call
+    from .stack import AgentRuntime, FixedSpeech, Stack
+
+log = logging.getLogger(__name__)
+
+RECOVERY_GAP_S = 10.0
+RECOVERIES_IN_A_ROW = 2
+_EARLY_MARKS = (
+    Mark.LLM_SUBMIT,
+    Mark.LLM_FIRST_TEXT,
+    Mark.FIRST_CLAUSE,
+    Mark.TTS_FIRST_AUDIO,
+    Mark.LLM_DONE,
+)
+
+
+class Mouth:
+    """Owns the playout and the replies of one call."""
+
+    def __init__(self, call: Call, stack: Stack, agent: AgentRuntime, lead_ms: int) -> None:
+        self._call = call
+        self._stack = stack
+        self._agent = agent
+        self._clock = stack.clock
+        self._lead = lead_ms * OUT_RATE // 1000
+        self._playout = Playout()
+        self._voiced = Voiced(agent.speaker, agent.file.speed, agent.splitter)
+        self._sampling = agent.sampling
+        self._n_replies = 0
+        self.reply: Reply | None = None
+        self._early: Reply | None = None
+        self._sounded = False
+        self._chars_heard = 0
+        self._last: ReplyId | None = None
+        self._answer_by_s: float | None = None
+        self._recoveries = 0
+        self._recovered_at_s = float("-inf")
+
+    # ------------------------------------------------------------ the clock's owner
+
+    def tick(self) -> Tick:
+        """The next 20 ms for the caller, silence included."""
+        tick = self._playout.tick()
+        reply = self.reply
+        if reply is None:
+            return tick
+        if tick.audible and not self._sounded:
+            self._first_sound(reply)
+        chars = self._playout.heard(self._lead).chars
+        if chars > self._chars_heard:
+            self._chars_heard = chars
+            self._call.emit(WordsHeard(reply.id, chars))
+        if tick.finished == reply.id:
+            self.over(ReplyStatus.COMPLETED)
+        else:
+            reply.on_tick()
+        return tick
+
+    def _first_sound(self, reply: Reply) -> None:
+        self._sounded = True
+        self._answer_by_s = None
+        if reply.trace is not None:
+            reply.trace.mark(Mark.FIRST_SOUND, self._clock.now())
+        if not reply.fixed:
+            self._recoveries = 0
+        self._call.apply(tm.FirstSound())
+
+    def hold(self) -> None:
+        self._playout.hold()
+
+    def resume(self) -> None:
+        self._playout.resume()
+
+    # ------------------------------------------------------------ settings
+
+    def configure(
+        self,
+        *,
+        voice: str | None = None,
+        speed: float | None = None,
+        max_output_tokens: int | None = None,
+        temperature: float | None = None,
+    ) -> None:
+        """For replies that start from now on. Raises UsageError for an unknown voice."""
+        speaker = self._stack.speaker(voice) if voice is not None else self._voiced.speaker
+        speed = self._voiced.speed if speed is None else speed
+        self._voiced = Voiced(speaker, speed, self._agent.splitter)
+        if max_output_tokens is not None:
+            self._sampling = replace(self._sampling, max_tokens=max_output_tokens)
+        if temperature is not None:
+            self._sampling = replace(self._sampling, temperature=temperature)
+
+    # ------------------------------------------------------------ starting replies
+
+    def _new(self, turn: TurnId | None, trace: TurnTrace | None, deadline_s: float) -> Reply:
+        reply_id = ReplyId(self._call.id, self._n_replies, turn)
+        self._n_replies += 1
+        return Reply(
+            reply_id,
+            CancelScope(str(reply_id)),
+            clock=self._clock,
+            playout=self._playout,
+            voiced=self._voiced,
+            listener=self,
+            trace=trace,
+            deadline_s=deadline_s,
+        )
+
+    def _produce(self, reply: Reply, prompt: Sequence[int]) -> None:
+        job = reply.think(
+            self._stack.thinker, prompt, self._sampling, tenant=self._agent.file.tenant
+        )
+        task = self._call.spawn(job)
+        if task is not None:
+            reply.scope.on_cancel(task.cancel)
+
+    def think_early(self, trace: TurnTrace, text: str, prompt: Sequence[int]) -> None:
+        """Work without side effects: the answer the caller gets if this pause is the end."""
+        self.cancel_early()
+        reply = self._new(trace.turn, trace, self._clock.now() + self._stack.target_s)
+        reply.user_text = text
+        self._early = reply
+        self._produce(reply, prompt)
+
+    def release_early(self, trace: TurnTrace, text: str) -> bool:
+        """Give the floor to the early reply if it answers exactly this text."""
+        early, self._early = self._early, None
+        if early is None:
+            return False
+        if early.user_text != text or early.scope.cancelled:
+            self._waste(early)
+            return False
+        self._give_floor(early, trace)
+        return True
+
+    def answer(self, turn: TurnId | None, trace: TurnTrace | None, prompt: Sequence[int]) -> None:
+        deadline_s = trace.deadline_s if trace is not None else None
+        reply = self._new(turn, trace, deadline_s or self._clock.now() + self._stack.target_s)
+        self._give_floor(reply, trace)
+        self._produce(reply, prompt)
+
+    def say(self, speech: FixedSpeech, trace: TurnTrace | None = None) -> None:
+        """Words of ours, made at start: greeting, recovery, goodbye."""
+        reply = self._new(trace.turn if trace else None, trace, self._clock.now())
+        self._give_floor(reply, trace)
+        reply.say(speech.clauses, speech.ids)
+
+    def may_recover(self) -> bool:
+        """A recovery is spoken at most once in 10 s and twice in a row."""
+        waited = self._clock.now() - self._recovered_at_s >= RECOVERY_GAP_S
+        return waited and self._recoveries < RECOVERIES_IN_A_ROW
+
+    def recover(self, trace: TurnTrace | None) -> None:
+        self._recoveries += 1
+        self._recovered_at_s = self._clock.now()
+        self.say(self._agent.recovery, trace)
+
+    def _give_floor(self, reply: Reply, trace: TurnTrace | None) -> None:
+        self.reply = reply
+        self._sounded = False
+        self._chars_heard = 0
+        self._answer_by_s = self._clock.now() + self._stack.answer_within_s
+        if trace is not None:
+            trace.reply = reply.id
+        self._call.emit(ReplyStarted(reply.id))
+        reply.release(trace.deadline_s if trace is not None else None)
+        if self._call.state.floor is tm.Floor.HELD:
+            self._playout.hold()
+
+    # ------------------------------------------------------------ ending replies
+
+    def cancel_early(self) -> None:
+        early, self._early = self._early, None
+        if early is not None:
+            self._waste(early)
+
+    def _waste(self, reply: Reply) -> None:
+        reply.scope.cancel()
+        if reply.trace is not None:
+            reply.trace.wasted_tokens += len(reply.ids)
+            for mark in _EARLY_MARKS:
+                reply.trace.marks.pop(mark, None)
+
+    def withdraw(self) -> None:
+        """Nothing more will be said."""
+        self.cancel_early()
+        self.over(ReplyStatus.CANCELLED)
+
+    def over(
+        self, status: ReplyStatus, *, limit_ms: int | None = None, finish_trace: bool = True
+    ) -> int:
+        """End the reply that has the floor; returns the characters heard of it (0 if there is none).
+
+        limit_ms: the client's own count of what it played; the smaller position wins.
+        """
+        reply, self.reply = self.reply, None
+        if reply is None:
+            return 0
+        self._answer_by_s = None
+        if status is ReplyStatus.COMPLETED:
+            chars, samples = len(reply.text), self._playout.heard().samples
+        else:
+            reply.scope.cancel()
+            heard = self._playout.flush(reply.id, self._lead)
+            chars, samples = heard.chars, heard.samples
+        if limit_ms is not None:
+            at = self._playout.heard_at(reply.id, limit_ms * OUT_RATE // 1000)
+            chars, samples = min(chars, at.chars), min(samples, at.samples)
+        kept = self._call.conversation.add_assistant(reply.ids, reply.text, chars)
+        self._last = reply.id
+        if reply.trace is not None:
+            self._close_trace(reply, reply.trace, status, kept, finish_trace)
+        usage = reply.usage
+        self._call.emit(
+            ReplyDone(
+                reply.id,
+                status,
+                reply.text,
+                kept,
+                audio_ms=samples * 1000 // OUT_RATE,
+                input_tokens=usage.prompt_tokens if usage else 0,
+                cached_tokens=usage.cached_tokens if usage else 0,
+                output_tokens=usage.output_tokens if usage else len(reply.ids),
+            )
+        )
+        self._call.reply_over(status)
+        return chars
+
+    def truncate(self, reply: ReplyId, audio_ms: int) -> int:
+        """The client played only audio_ms of `reply`. Returns the ms that count.
+
+        Raises UsageError past what was sent, or for a reply that is not the latest.
+        """
+        if self.reply is not None and self.reply.id == reply:
+            self.over(ReplyStatus.INTERRUPTED, limit_ms=audio_ms)
+        elif self._last != reply:
+            raise UsageError("only the latest reply can be truncated", code="VA112")
+        sent = self._playout.heard_at(reply, 1 << 40).samples
+        at = self._playout.heard_at(reply, audio_ms * OUT_RATE // 1000)
+        if audio_ms * OUT_RATE // 1000 > sent + OUT_RATE // 50:
+            sent_ms = sent * 1000 // OUT_RATE
+            raise UsageError(f"audio_end_ms {audio_ms} is past the {sent_ms} ms sent", code="VA113")
+        self._call.conversation.truncate_last(at.chars)
+        return at.samples * 1000 // OUT_RATE
+
+    def _close_trace(
+        self, reply: Reply, trace: TurnTrace, status: ReplyStatus, heard: str, finish: bool
+    ) -> None:
+        trace.reply_text, trace.heard = reply.text, heard
+        trace.interrupted = status is ReplyStatus.INTERRUPTED
+        trace.clauses, trace.output_tokens = reply.n_clauses, len(reply.ids)
+        if reply.usage is not None:
+            trace.prompt_tokens = reply.usage.prompt_tokens
+            trace.cached_tokens = reply.usage.cached_tokens
+        trace.mark(Mark.LAST_SOUND, self._clock.now())
+        if finish:
+            spoken = "recovery" if reply.fixed else "spoken"
+            self._call.trace_done(trace, spoken if self._sounded else status.value)
+
+    # ------------------------------------------------------------ ReplyListener
+
+    def reply_text(self, reply: Reply, clause: Clause) -> None:
+        if reply is self.reply:
+            self._call.emit(ReplyText(reply.id, clause.text))
+
+    def reply_produced(self, reply: Reply) -> None:
+        """All of its audio is in playout; it ends when the last sample has left."""
+
+    def reply_failed(self, reply: Reply, error: Exception) -> None:
+        if reply is self._early:
+            self.cancel_early()  # the commit tries again
+            return
+        if reply is not self.reply:
+            return
+        self._call.fault(error)
+        trace, silent = reply.trace, not self._sounded
+        recover = silent and self._recoveries < RECOVERIES_IN_A_ROW and not reply.fixed
+        self.over(ReplyStatus.FAILED, finish_trace=not recover)
+        if recover:
+            self._call.apply(tm.ReplyBegins())
+            self.recover(trace)
+
+    def watch(self, now_s: float) -> None:
+        """Commit to first sound is bounded: past it the caller is told, not left in silence."""
+        if self._answer_by_s is None or now_s < self._answer_by_s or self.reply is None:
+            return
+        if self._call.state.floor is tm.Floor.HELD:
+            return
+        self._answer_by_s = None
+        error = InternalError("the answer made no sound in time", code="VA321")
+        self.reply_failed(self.reply, error)
