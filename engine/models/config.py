@@ -48,8 +48,16 @@ class ModelConfig:
                 f"architecture {self.architecture!r} is not supported (supported: "
                 f"{', '.join(sorted(ARCHITECTURES))})"
             )
-        for name in ("vocab_size", "hidden", "layers", "heads", "kv_heads", "head_dim",
-                     "intermediate", "max_len"):
+        for name in (
+            "vocab_size",
+            "hidden",
+            "layers",
+            "heads",
+            "kv_heads",
+            "head_dim",
+            "intermediate",
+            "max_len",
+        ):
             if getattr(self, name) < 1:
                 raise ModelError(f"{name} is {getattr(self, name)}: the model file is corrupt")
         if self.heads % self.kv_heads:

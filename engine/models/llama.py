@@ -31,8 +31,10 @@ class Llama:
     turns: Tensor
 
     @classmethod
-    def load(cls, path: Path, *, quant: Quant, max_len: int, threads: int) -> Llama:
-        """Reads a GGUF file or safetensors folder. ModelError says what is wrong with it."""
+    def load(cls, path: Path, *, quant: Quant, max_len: int | None, threads: int) -> Llama:
+        """Reads a GGUF file or safetensors folder; max_len None: the model's own limit.
+
+        ModelError says what is wrong with it."""
         source = open_weights(path)
         try:
             with torch.inference_mode(), ThreadPoolExecutor(max(1, threads)) as pool:
@@ -66,8 +68,11 @@ class Llama:
         return self.head(resolve("rms_norm")(hidden, self.norm, self.config.norm_eps))
 
 
-def _load(source: WeightSource, quant: Quant, max_len: int, pool: ThreadPoolExecutor) -> Llama:
+def _load(
+    source: WeightSource, quant: Quant, max_len: int | None, pool: ThreadPoolExecutor
+) -> Llama:
     c = source.config
+    max_len = max_len or c.max_len
     if max_len > c.max_len:
         raise ModelError(f"the model reads at most {c.max_len} tokens, {max_len} were asked for")
     layers = pool.map(partial(load_layer, source, quant=quant), range(c.layers))

@@ -68,7 +68,11 @@ def _attend(q: Tensor, cache: Tensor, group: Decode | Prefill) -> Tensor:
 
 
 def plan(
-    spans: Sequence[tuple[int, int, Sequence[int]]], *, kv_heads: int, block_size: int, n_blocks: int
+    spans: Sequence[tuple[int, int, Sequence[int]]],
+    *,
+    kv_heads: int,
+    block_size: int,
+    n_blocks: int,
 ) -> Plan:
     """Index tensors of a step. spans: (start, n tokens, block table) of each row, in token order."""
     write: list[NDArray[np.int64]] = []
@@ -78,7 +82,9 @@ def plan(
     for start, n, blocks in spans:
         table = np.asarray(blocks, np.int64)
         positions = np.arange(start, start + n)
-        write.append(table[positions // block_size] * (kv_heads * block_size) + positions % block_size)
+        write.append(
+            table[positions // block_size] * (kv_heads * block_size) + positions % block_size
+        )
         if n == 1:
             singles.append((token, start + 1, table))
         else:

@@ -1,0 +1,123 @@
+"""Runs the model: one mixed batch of decode and prefill rows per call, over a paged KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.errors import UsageError
+from engine.inputs import Row, Sampled
+from engine.models.layers import Quant
+from engine.models.llama import Llama
+from engine.sampling import choose
+from kernels.paged_attention.reference import plan
+from kernels.paged_attention.spec import PAD
+
+
+class Runner:
+    """Owns the weights and the KV storage. Used by one thread at a time.
+
+    Storage: fp32 [layers, 2, n_blocks, kv_heads, block_size, head_dim].
+    """
+
+    def __init__(self, model: Llama, n_blocks: int, block_size: int = 16) -> None:
+        """Raises UsageError for an impossible block size or a cache without room for two blocks."""
+        _check_block_size(block_size)
+        if n_blocks < 2:
+            raise UsageError(f"the KV cache has room for {n_blocks} blocks; 2 or more are needed")
+        c = model.config
+        self.model = model
+        self.n_blocks = n_blocks
+        self.block_size = block_size
+        self.max_model_len = model.turns.shape[0]
+        self.vocab_size = c.vocab_size
+        self._cache = torch.zeros(c.layers, 2, n_blocks, c.kv_heads, block_size, c.head_dim)
+
+    @classmethod
+    def load(
+        cls,
+        model_path: Path,
+        *,
+        n_blocks: int | None = None,
+        kv_bytes: int | None = None,
+        block_size: int = 16,
+        threads: int = 2,
+        quant: Quant = "int8",
+        max_model_len: int | None = None,
+    ) -> Runner:
+        """Reads a GGUF file or safetensors folder and allocates the cache; blocking.
+
+        n_blocks or kv_bytes sizes the cache. threads: of PyTorch, process-wide. Raises ModelError for
+        an unusable model.
+        """
+        _check_block_size(block_size)
+        torch.set_num_threads(threads)
+        model = Llama.load(model_path, quant=quant, max_len=max_model_len, threads=threads)
+        if n_blocks is None:
+            if kv_bytes is None:
+                raise UsageError("n_blocks or kv_bytes must be given")
+            n_blocks = kv_bytes // block_bytes(model, block_size)
+        return cls(model, n_blocks, block_size)
+
+    @property
+    def kv_bytes_per_block(self) -> int:
+        """Bytes of one block over all layers."""
+        return block_bytes(self.model, self.block_size)
+
+    def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
+        """Computes every row and chooses a token for those that sample, in the rows' order."""
+        results: list[Sampled | None] = [None] * len(rows)
+        picks = [(i, row.sample) for i, row in enumerate(rows) if row.sample is not None]
+        with torch.inference_mode():
+            hidden = self._hidden(rows)
+            if picks:
+                last = _last_tokens(rows)[[i for i, _ in picks]]
+                logits = self.model.logits(hidden.index_select(0, torch.from_numpy(last)))
+                chosen = choose(logits, [sample for _, sample in picks])
+                for (i, _), (token, logprob) in zip(picks, chosen, strict=True):
+                    results[i] = Sampled(token, logprob)
+        return results
+
+    def logits(self, rows: Sequence[Row]) -> Tensor:
+        """Computes every row; the logits after each row's last token, fp32 [n_rows, vocab]."""
+        with torch.inference_mode():
+            last = torch.from_numpy(_last_tokens(rows))
+            return self.model.logits(self._hidden(rows).index_select(0, last))
+
+    def copy_block(self, src: int, dst: int, n_rows: int) -> None:
+        """Copies the first n_rows positions of block src into block dst, in every layer."""
+        with torch.inference_mode():
+            self._cache[:, :, dst, :, :n_rows].copy_(self._cache[:, :, src, :, :n_rows])
+
+    def _hidden(self, rows: Sequence[Row]) -> Tensor:
+        """Every token of the rows through every layer: fp32 [n_tokens, hidden]."""
+        ids = np.fromiter(chain.from_iterable(row.token_ids for row in rows), np.int64)
+        where = np.concatenate([np.arange(r.start, r.start + len(r.token_ids)) for r in rows])
+        steps = plan(
+            [(row.start, len(row.token_ids), row.blocks) for row in rows],
+            kv_heads=self.model.config.kv_heads,
+            block_size=self.block_size,
+            n_blocks=self.n_blocks,
+        )
+        return self.model.hidden(torch.from_numpy(ids), torch.from_numpy(where), self._cache, steps)
+
+
+def block_bytes(model: Llama, block_size: int) -> int:
+    """Bytes that one block of the cache takes over all layers."""
+    c = model.config
+    return 4 * 2 * c.layers * c.kv_heads * c.head_dim * block_size
+
+
+def _last_tokens(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    ends = list(accumulate(len(row.token_ids) for row in rows))
+    return np.array(ends, np.int64) - 1
+
+
+def _check_block_size(block_size: int) -> None:
+    if block_size < 1 or PAD % block_size:
+        raise UsageError(f"block_size must divide {PAD}; it is {block_size}")
