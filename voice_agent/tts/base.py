@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..types import Pcm16
+from voice_agent.types import Pcm16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class WordTime:
 
 @dataclass(frozen=True, slots=True)
 class AudioPiece:
-    """Consecutive piece of one clause's audio. pcm: int16 [n], 24 kHz. last: the clause is complete.
+    """A consecutive piece of one clause's audio. pcm: int16 [n], 24 kHz. last: the clause is whole.
 
     words: those whose start lies in this piece; exact where the voice knows, else estimated from
     phoneme counts (`exact_times` of the voice says which).

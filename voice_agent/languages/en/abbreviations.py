@@ -1,0 +1,95 @@
+"""English abbreviations: how they are said, and whether their full stop can end a sentence."""
+
+from __future__ import annotations
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Said as; the key is lower case without full stops.
+SPOKEN: dict[str, str] = {
+    "dr": "doctor",
+    "mr": "mister",
+    "mrs": "missus",
+    "ms": "miz",
+    "prof": "professor",
+    "st": "saint",
+    "mt": "mount",
+    "jr": "junior",
+    "sr": "senior",
+    "gen": "general",
+    "col": "colonel",
+    "sgt": "sergeant",
+    "capt": "captain",
+    "lt": "lieutenant",
+    "rev": "reverend",
+    "hon": "honorable",
+    "gov": "governor",
+    "sen": "senator",
+    "rep": "representative",
+    "vs": "versus",
+    "eg": "for example",
+    "ie": "that is",
+    "etc": "et cetera",
+    "approx": "approximately",
+    "dept": "department",
+    "est": "established",
+    "inc": "incorporated",
+    "ltd": "limited",
+    "corp": "corporation",
+    "ave": "avenue",
+    "blvd": "boulevard",
+    "rd": "road",
+    "apt": "apartment",
+    "fig": "figure",
+    "ext": "extension",
+    "tel": "telephone",
+    "min": "minutes",
+    "max": "maximum",
+    "jan": "January",
+    "feb": "February",
+    "mar": "March",
+    "apr": "April",
+    "jun": "June",
+    "jul": "July",
+    "aug": "August",
+    "sep": "September",
+    "sept": "September",
+    "oct": "October",
+    "nov": "November",
+    "dec": "December",
+    "mon": "Monday",
+    "tue": "Tuesday",
+    "tues": "Tuesday",
+    "wed": "Wednesday",
+    "thu": "Thursday",
+    "thurs": "Thursday",
+    "fri": "Friday",
+    "sat": "Saturday",
+    "sun": "Sunday",
+}
+
+# Said long without their full stop too.
+STOPLESS = _words("dr mr mrs ms vs etc jr sr ltd")
+
+# In lower case these are words of their own, which may end a sentence.
+CAPITALISED = _words(
+    "gen col rev hon rep sen inc fig ave ext mar sun sat wed mon fri apt may est jun jul oct dec"
+)
+
+# Their full stop never ends a sentence: something always follows.
+NEVER_LAST = _words(
+    "dr mr mrs ms prof mt gen col sgt capt lt rev hon gov sen rep vs eg ie approx fig messrs"
+    " adm cmdr maj viz cf ca al"
+)
+
+# Their full stop ends a sentence only before a capital letter.
+MAYBE_LAST = _words(
+    "am pm us uk un eu etc inc ltd co corp dc phd md ba bc ad jr sr est dept ave blvd rd apt ext"
+    " tel min max jan feb mar apr jun jul aug sep sept oct nov dec tue tues wed thu thurs fri"
+    " ny la usa"
+)
+
+# Their full stop ends a sentence unless a number follows ("No. 5", "p. 12").
+BEFORE_NUMBER = _words("no nos p pp vol ch sec art")

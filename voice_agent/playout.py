@@ -1,0 +1,377 @@
+"""What the caller hears, sample by sample: one reply's queue, position, fades, hold and flush.
+
+A pure object: no clock, no thread, no I/O. Whoever owns the output clock calls `tick()` once per
+20 ms; everything else happens between ticks. All positions are samples at 24 kHz counted from the
+first sample of the reply; silence we add ourselves (underrun, hold) never moves the position.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from .errors import InternalError
+from .tts.base import AudioPiece, Clause
+from .types import FRAME_MS, OUT_FRAME, OUT_RATE, SILENT_OUT, Pcm16, PcmF32, ReplyId
+
+FADE_SAMPLES = OUT_RATE * 5 // 1000
+REPLAY_AFTER_MS = 150
+HEARD_FRACTION = 0.6
+HISTORY_TICKS = 256
+KEPT_REPLIES = 4
+_ALL = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """chars: end (exclusive) in the reply's text of the last word whose audio was mostly played, 0
+    if none. samples: audio of the reply that was played, 24 kHz."""
+
+    chars: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """20 ms to send. pcm: int16 [480], 24 kHz.
+
+    audible: the frame moves the reply forward; offset: position of its first sample. finished: this
+    frame held the reply's last sample. underrun: the frame lacks sound although more is to come.
+    """
+
+    pcm: Pcm16
+    reply: ReplyId | None = None
+    audible: bool = False
+    offset: int = 0
+    finished: ReplyId | None = None
+    underrun: bool = False
+
+
+NOTHING = Tick(SILENT_OUT)
+
+
+class _Marks:
+    """Which characters are heard once a position is reached; both columns never decrease."""
+
+    __slots__ = ("chars", "positions", "words")
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.chars: list[int] = []
+        self.words: list[int] = []
+
+    def add(self, position: int, chars: int, *, word: bool) -> None:
+        words = (self.words[-1] if self.words else 0) + word
+        if self.positions:
+            position = max(position, self.positions[-1])
+            chars = max(chars, self.chars[-1])
+        self.positions.append(position)
+        self.chars.append(chars)
+        self.words.append(words)
+
+    def at(self, position: int) -> tuple[int, int]:
+        """(characters, words) heard when `position` samples have been played."""
+        i = bisect_right(self.positions, position) - 1
+        return (self.chars[i], self.words[i]) if i >= 0 else (0, 0)
+
+
+class _Line:
+    """One reply's sound: what came, what was played, what is kept for a replay of the cut word."""
+
+    __slots__ = (
+        "base", "chunks", "clause", "clause_start", "ended", "finished", "furthest", "last_end",
+        "marks", "position", "reply", "started", "total", "words",
+    )  # fmt: skip
+
+    def __init__(self, reply: ReplyId) -> None:
+        self.reply = reply
+        self.marks = _Marks()
+        self.chunks: deque[Pcm16] = deque()
+        self.base = 0  # position of chunks[0][0]
+        self.total = 0
+        self.position = 0
+        self.furthest = 0
+        self.words: deque[tuple[int, int]] = deque()  # [start, end) not yet played to the end
+        self.clause: int | None = None
+        self.clause_start = 0
+        self.last_end = 0
+        self.started = False
+        self.ended = False
+        self.finished = False
+
+    def append(self, clause: Clause, piece: AudioPiece) -> None:
+        if clause.index != self.clause:
+            self.clause, self.clause_start, self.last_end = clause.index, self.total, 0
+        if len(piece.pcm):
+            self.chunks.append(piece.pcm)
+            self.total += len(piece.pcm)
+        said = clause.words
+        for word in piece.words:
+            start, end = self.clause_start + word.start, self.clause_start + word.end
+            self.words.append((start, end))
+            self.last_end = max(self.last_end, end)
+            more = word.index + 1 < len(said) and (
+                said[word.index + 1].source == said[word.index].source
+            )
+            heard_at = max(1, start + round((end - start) * HEARD_FRACTION))
+            # "$5" is said in two words and counts once both are heard
+            self.marks.add(heard_at, 0 if more else said[word.index].source[1], word=True)
+        if piece.last:
+            at = self.last_end if self.last_end else self.total
+            self.marks.add(max(1, at), clause.span[1], word=False)
+
+    def peek(self, n: int) -> Pcm16:
+        """Up to n samples from the position on."""
+        out: list[Pcm16] = []
+        at, left = self.base, n
+        for chunk in self.chunks:
+            skip = self.position - at if not out else 0
+            at += len(chunk)
+            if skip >= len(chunk):
+                continue
+            part = chunk[skip : skip + left]
+            out.append(part)
+            left -= len(part)
+            if not left:
+                break
+        if not out:
+            return np.zeros(0, np.int16)
+        return out[0] if len(out) == 1 else np.concatenate(out)
+
+    def advance(self, n: int) -> None:
+        self.position += n
+        self.furthest = max(self.furthest, self.position)
+        self.started = self.started or n > 0
+        while self.words and self.words[0][1] <= self.position:
+            self.words.popleft()
+        keep = min(self.position, self.words[0][0]) if self.words else self.position
+        while self.chunks and self.base + len(self.chunks[0]) <= keep:
+            self.base += len(self.chunks.popleft())
+
+    def rewind_to_cut_word(self) -> None:
+        if self.words and self.words[0][0] < self.position:
+            self.position = max(self.words[0][0], self.base)
+
+
+class Playout:
+    """One call's output. One reply at a time: `begin` the next after `finished` or `flush`.
+
+    Pieces of a reply that is not the current one are dropped and counted (`late_pieces`).
+    """
+
+    def __init__(self) -> None:
+        self._line: _Line | None = None
+        self._recent: deque[_Line] = deque(maxlen=KEPT_REPLIES)
+        self._history: deque[int] = deque(maxlen=HISTORY_TICKS)
+        self._held = False
+        self._held_ticks = 0
+        self._gain = 1.0
+        self._target = 1.0
+        self.late_pieces = 0
+        self.underrun_ticks = 0
+
+    # --- what is said
+
+    def begin(self, reply: ReplyId) -> None:
+        """Start a reply. Raises InternalError while another is being played."""
+        if self._line is not None:
+            raise InternalError(f"{reply} cannot begin while {self._line.reply} is being played")
+        self._line = _Line(reply)
+        self._recent.append(self._line)
+        self._history.clear()
+        self._held, self._held_ticks = False, 0
+        self._gain = self._target = 1.0
+
+    def push(self, reply: ReplyId, clause: Clause, piece: AudioPiece) -> None:
+        """Queue the next piece. piece.pcm must not be changed afterwards."""
+        line = self._line
+        if line is None or line.reply != reply or line.ended:
+            self.late_pieces += 1
+            return
+        line.append(clause, piece)
+
+    def end(self, reply: ReplyId) -> None:
+        """No more audio will come; the reply finishes when what is queued has left."""
+        if self._line is not None and self._line.reply == reply:
+            self._line.ended = True
+
+    # --- what is heard
+
+    def tick(self) -> Tick:
+        line = self._line
+        if line is None:
+            tick = NOTHING
+        elif self._held:
+            tick = self._held_tick(line)
+        else:
+            tick = self._playing_tick(line)
+        if self._recent:
+            last = self._recent[-1]
+            self._history.append(_ALL if last.finished else last.furthest)
+        return tick
+
+    def _held_tick(self, line: _Line) -> Tick:
+        self._held_ticks += 1
+        if self._gain == 0.0 or not line.started:
+            return Tick(SILENT_OUT, line.reply, offset=line.position)
+        tail = line.peek(FADE_SAMPLES)
+        pcm = np.zeros(OUT_FRAME, np.int16)
+        pcm[: len(tail)] = _scaled(tail, _ramp(self._gain, 0.0, len(tail)))
+        self._gain = 0.0
+        return Tick(pcm, line.reply, offset=line.position)
+
+    def _playing_tick(self, line: _Line) -> Tick:
+        offset, sound = line.position, line.peek(OUT_FRAME)
+        n = len(sound)
+        line.advance(n)
+        dry = n < OUT_FRAME and not line.ended
+        underrun = dry and line.started
+        finished = line.ended and line.position >= line.total
+        if n:
+            sound = self._shaped(sound)
+            if dry:
+                sound = _faded_out(sound)
+        if underrun:
+            self.underrun_ticks += 1
+            self._gain = 0.0
+        if n == OUT_FRAME:
+            pcm = sound
+        elif n:
+            pcm = np.zeros(OUT_FRAME, np.int16)
+            pcm[:n] = sound
+        else:
+            pcm = SILENT_OUT
+        if finished:
+            line.finished = True
+            line.chunks.clear()
+            self._line = None
+        return Tick(pcm, line.reply, n > 0, offset, line.reply if finished else None, underrun)
+
+    def _shaped(self, sound: Pcm16) -> Pcm16:
+        """Gain of this frame: a 5 ms ramp from the present gain, then the target."""
+        if self._gain == self._target == 1.0:
+            return sound
+        gains = np.full(len(sound), self._target, np.float32)
+        n = min(FADE_SAMPLES, len(sound))
+        gains[:n] = _ramp(self._gain, self._target, n)
+        self._gain = self._target
+        return _scaled(sound, gains)
+
+    # --- control
+
+    def hold(self) -> None:
+        """Silent from the next frame, but for a 5 ms fade that does not move the position."""
+        if self._line is not None and not self._held:
+            self._held, self._held_ticks = True, 0
+
+    def resume(self) -> None:
+        """Go on at full gain; after more than 150 ms of hold from the start of the cut word."""
+        self._target = 1.0
+        if not self._held:
+            return
+        self._held = False
+        if self._line is not None and self._held_ticks * FRAME_MS > REPLAY_AFTER_MS:
+            self._line.rewind_to_cut_word()
+
+    def duck(self, gain: float) -> None:
+        """Play at `gain` (0 to 1) until `resume`. Raises ValueError outside that range."""
+        if not 0.0 <= gain <= 1.0:
+            raise ValueError(f"gain {gain} is not between 0 and 1")
+        self._target = gain
+
+    def flush(self, reply: ReplyId, lead_samples: int = 0) -> Heard:
+        """Stop for good: silent from the next frame. Returns what was heard; `lead_samples` as in
+        `heard`. Flushing a reply that is not being played changes nothing."""
+        line = self._line
+        if line is None or line.reply != reply:
+            return self.heard(lead_samples) if self._is_last(reply) else self.heard_at(reply, _ALL)
+        heard = self.heard(lead_samples)
+        line.chunks.clear()
+        line.words.clear()
+        self._line = None
+        self._held, self._held_ticks = False, 0
+        return heard
+
+    def _is_last(self, reply: ReplyId) -> bool:
+        return bool(self._recent) and self._recent[-1].reply == reply
+
+    def _played(self, lead_samples: int) -> int:
+        """Position reached by what has left our hands and `lead_samples` of sound before it."""
+        ticks, rest = divmod(max(0, lead_samples), OUT_FRAME)
+        history = self._history
+        upper = history[-1 - ticks] if ticks < len(history) else 0
+        if not rest:
+            return upper
+        lower = history[-2 - ticks] if ticks + 1 < len(history) else 0
+        if upper == _ALL:
+            return upper if lower == _ALL else max(lower, self._recent[-1].total - rest)
+        return max(lower, upper - rest)
+
+    def heard(self, lead_samples: int = 0) -> Heard:
+        """What was heard of the current (or else the last) reply. lead_samples: sent to the client
+        and not yet played there, counted back from the last tick, at most five seconds."""
+        if not self._recent:
+            return Heard(0, 0)
+        line, played = self._recent[-1], self._played(lead_samples)
+        return Heard(line.marks.at(played)[0], min(played, line.furthest))
+
+    def heard_at(self, reply: ReplyId, samples: int) -> Heard:
+        """What is heard once the client has played `samples` of a recent reply (the last four);
+        never more than what has left. Unknown replies: nothing."""
+        for line in self._recent:
+            if line.reply == reply:
+                left = _ALL if line.finished and samples >= line.total else line.furthest
+                played = min(max(0, samples), left)
+                return Heard(line.marks.at(played)[0], min(played, line.furthest))
+        return Heard(0, 0)
+
+    @property
+    def words_heard(self) -> int:
+        """Spoken words of the current (or last) reply that were heard; never decreases in it."""
+        if not self._recent:
+            return 0
+        line = self._recent[-1]
+        return line.marks.at(_ALL if line.finished else line.furthest)[1]
+
+    @property
+    def buffered_s(self) -> float:
+        """Seconds until the queue runs dry."""
+        return (self._line.total - self._line.position) / OUT_RATE if self._line else 0.0
+
+    @property
+    def retained_samples(self) -> int:
+        """Samples kept in memory."""
+        return sum(map(len, self._line.chunks)) if self._line else 0
+
+    @property
+    def reply(self) -> ReplyId | None:
+        """The reply being played."""
+        return self._line.reply if self._line else None
+
+    @property
+    def held(self) -> bool:
+        return self._held
+
+    @property
+    def speaking(self) -> bool:
+        """A reply is being played: its sound has started, or is here, and has not all left."""
+        return self._line is not None and (self._line.started or self._line.total > 0)
+
+
+def _ramp(start: float, stop: float, n: int) -> PcmF32:
+    return np.linspace(start, stop, n, dtype=np.float32)
+
+
+def _scaled(pcm: Pcm16, gains: PcmF32) -> Pcm16:
+    out: Pcm16 = np.rint(pcm * gains).astype(np.int16)
+    return out
+
+
+def _faded_out(pcm: Pcm16) -> Pcm16:
+    out = pcm.copy()
+    n = min(FADE_SAMPLES, len(out))
+    out[-n:] = _scaled(out[-n:], _ramp(1.0, 0.0, n))
+    return out
