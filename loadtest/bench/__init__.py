@@ -1,0 +1,1 @@
+"""Benchmarks of the stages; they may import engine, kernels and voice_agent."""

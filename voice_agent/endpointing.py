@@ -1,0 +1,238 @@
+"""When the caller starts, pauses, goes on and is done: a pure function of voice probabilities.
+
+All positions are samples of the caller's media at 16 kHz. No clock, no model, no task: windows and
+estimates go in, edges come out. States: silent -> speaking -> paused -> (speaking | silent).
+
+    ENDED is decided at   last voiced sample + silence time-out
+    the time-out is       max_silence * (min_silence / max_silence) ** w,   w = w(P(complete))
+
+so a turn that sounds complete ends after `min_silence_ms`, one that does not waits up to
+`max_silence_ms`, and anything between is on a continuous curve. Without an estimate P is
+`prior`. Evidence of the words moves P in log-odds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .languages.en.cues import completion_cue
+from .types import IN_RATE
+
+_PER_MS = IN_RATE // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTaking:
+    """How soon to speak. Milliseconds of media time; thresholds are probabilities of voice.
+
+    start_ms: voice needed before it is speech. resume_ms: voice needed in a pause before it goes on.
+    pause_ms: silence after which the tail is worth transcribing. min/max_silence_ms: limits of the
+    end-of-turn silence. prior: P(complete) when nothing is known yet. cue_weight: log-odds that a
+    full-strength cue of the words adds. concealed_ms: a run of concealed audio longer than this
+    counts as silence, so that a lost network ends a turn. continuation_ms: how long after the end
+    the caller's next words still belong to it (used by the turn machine).
+    """
+
+    start_threshold: float = 0.5
+    end_threshold: float = 0.35
+    start_ms: int = 64
+    resume_ms: int = 64
+    pause_ms: int = 120
+    min_silence_ms: int = 224
+    max_silence_ms: int = 1100
+    prior: float = 0.45
+    cue_weight: float = 1.5
+    concealed_ms: int = 1000
+    continuation_ms: int = 1500
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.end_threshold <= self.start_threshold < 1.0:
+            raise ValueError("thresholds must satisfy 0 < end <= start < 1")
+        if not 0 < self.pause_ms <= self.min_silence_ms <= self.max_silence_ms:
+            raise ValueError("silences must satisfy 0 < pause_ms <= min_silence_ms <= max_silence_ms")
+        if not 0.0 < self.prior < 1.0:
+            raise ValueError("prior must lie between 0 and 1")
+        if min(self.start_ms, self.resume_ms, self.concealed_ms, self.continuation_ms) < 0:
+            raise ValueError("durations must not be negative")
+
+    def silence_ms(self, p_complete: float) -> float:
+        """The time-out for an estimate: continuous, falling, between the two limits."""
+        w = min(1.0, max(0.0, (p_complete - 0.1) / 0.75))
+        w = w * w * (3.0 - 2.0 * w)
+        return self.max_silence_ms * (self.min_silence_ms / self.max_silence_ms) ** w
+
+
+PRESETS: dict[str, TurnTaking] = {
+    "quick": TurnTaking(min_silence_ms=180, max_silence_ms=800, prior=0.55),
+    "balanced": TurnTaking(),
+    "patient": TurnTaking(min_silence_ms=450, max_silence_ms=1800, prior=0.35),
+}
+
+
+class EdgeKind(StrEnum):
+    ONSET = "onset"
+    PAUSE = "pause"
+    RESUMED = "resumed"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """sample: what the edge is about: first voiced sample (ONSET, RESUMED) or one past the last voiced
+    sample (PAUSE, ENDED). at_sample: the media position at which it was decided; never decreases.
+    """
+
+    kind: EdgeKind
+    sample: int
+    at_sample: int
+
+
+class _State(StrEnum):
+    SILENT = "silent"
+    SPEAKING = "speaking"
+    PAUSED = "paused"
+
+
+class Endpointer:
+    """One caller's edges. Feed every window in order; edges alternate legally:
+    ONSET (PAUSE RESUMED)* PAUSE ENDED.
+    """
+
+    def __init__(
+        self, config: TurnTaking, cue: Callable[[str], float] = completion_cue
+    ) -> None:
+        self._config = config
+        self._cue = cue
+        self._at = 0
+        self._state = _State.SILENT
+        self._run_start = 0  # first sample of the voice that may become speech
+        self._run = 0  # its voiced samples so far; 0: no candidate
+        self._last_voiced = 0
+        self._silence = 0  # samples of silence since the last voiced one, concealed ones apart
+        self._concealed = 0
+        self._p: float | None = None
+        self._evidence = 0.0
+
+    @property
+    def config(self) -> TurnTaking:
+        return self._config
+
+    @property
+    def speaking(self) -> bool:
+        """Voice is being heard as speech now; false in a pause."""
+        return self._state is _State.SPEAKING
+
+    @property
+    def in_speech(self) -> bool:
+        """Between ONSET and ENDED."""
+        return self._state is not _State.SILENT
+
+    @property
+    def last_voiced_sample(self) -> int:
+        return self._last_voiced
+
+    @property
+    def silence_ms(self) -> float:
+        """Silence so far since the last voiced sample."""
+        return self._silence / _PER_MS if self.in_speech else 0.0
+
+    @property
+    def p_complete(self) -> float:
+        """The current estimate, evidence of the words included."""
+        p = min(1.0 - 1e-6, max(1e-6, self._config.prior if self._p is None else self._p))
+        log_odds = math.log(p / (1.0 - p)) + self._config.cue_weight * self._evidence
+        return 1.0 / (1.0 + math.exp(-log_odds))
+
+    @property
+    def timeout_ms(self) -> float:
+        """Silence after which the current pause ends the turn."""
+        return self._config.silence_ms(self.p_complete)
+
+    def set_completion(self, p: float) -> None:
+        """P(complete) of the current pause, from the end-of-turn model. Forgotten on RESUMED."""
+        if not 0.0 <= p <= 1.0:
+            raise ValueError("a probability lies between 0 and 1")
+        self._p = p
+
+    def set_evidence(self, transcript: str) -> None:
+        """The words so far; a dangling "and" lengthens the pause, a finished question shortens it."""
+        self._evidence = self._cue(transcript)
+
+    def configure(self, config: TurnTaking) -> None:
+        """Change the settings from the next window on."""
+        self._config = config
+
+    def reset(self) -> None:
+        """Forget the current speech (a client committed or cleared it); positions go on."""
+        self._state = _State.SILENT
+        self._run = 0
+        self._new_pause()
+
+    def on_window(self, prob: float, end_sample: int, *, concealed: bool = False) -> list[Edge]:
+        """One window that ends at `end_sample`. Raises ValueError when time does not advance."""
+        n = end_sample - self._at
+        if n <= 0:
+            raise ValueError(f"window ends at {end_sample}, but {self._at} was already heard")
+        start, self._at = self._at, end_sample
+        if concealed:
+            self._concealed += n
+            if self._concealed <= self._config.concealed_ms * _PER_MS:
+                return []
+            prob = 0.0
+        else:
+            self._concealed = 0
+        if self._state is _State.SPEAKING:
+            return self._while_speaking(prob, n)
+        return self._while_quiet(prob, start, n)
+
+    def poll(self) -> list[Edge]:
+        """ENDED now if a new estimate has moved the time-out behind us; else nothing."""
+        return self._check_end() if self._state is _State.PAUSED and not self._run else []
+
+    def _while_speaking(self, prob: float, n: int) -> list[Edge]:
+        if prob >= self._config.end_threshold:
+            self._last_voiced, self._silence = self._at, 0
+            return []
+        self._silence += n
+        if self._silence < self._config.pause_ms * _PER_MS:
+            return []
+        self._state = _State.PAUSED
+        self._run = 0
+        pause = Edge(EdgeKind.PAUSE, self._last_voiced, self._at)
+        return [pause, *self._check_end()]
+
+    def _while_quiet(self, prob: float, start: int, n: int) -> list[Edge]:
+        threshold = self._config.end_threshold if self._run else self._config.start_threshold
+        paused = self._state is _State.PAUSED
+        self._silence += n if paused else 0
+        if prob < threshold:
+            self._run = 0
+            return self._check_end() if paused else []
+        if not self._run:
+            self._run_start = start
+        self._run += n
+        needed = self._config.resume_ms if paused else self._config.start_ms
+        if self._run < needed * _PER_MS:
+            return []
+        kind = EdgeKind.RESUMED if paused else EdgeKind.ONSET
+        edge = Edge(kind, self._run_start, self._at)
+        self._state = _State.SPEAKING
+        self._run = 0
+        self._last_voiced = self._at
+        self._new_pause()
+        return [edge]
+
+    def _check_end(self) -> list[Edge]:
+        if self._silence < self.timeout_ms * _PER_MS:
+            return []
+        edge = Edge(EdgeKind.ENDED, self._last_voiced, self._at)
+        self.reset()
+        return [edge]
+
+    def _new_pause(self) -> None:
+        self._silence = 0
+        self._p = None
+        self._evidence = 0.0

@@ -1,0 +1,252 @@
+"""One caller utterance, transcribed while it is spoken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from voice_agent.audio import to_float
+from voice_agent.errors import CapacityError
+from voice_agent.types import IN_FRAME, IN_RATE, Pcm16, PcmF32
+
+from .agreement import Agreement, split_at
+from .base import Transcript
+from .jobs import SupersededError
+
+SETTLE_S = 12.0  # from here a pause that the caller speaks past settles its words
+CUT_S = 20.0  # from here audio is cut at its quietest place
+CUT_FROM_S, CUT_MARGIN_S = 8.0, 4.0  # where that place may lie: from the start, to the end
+MAX_BUFFER_S = 60.0  # audio kept when nobody transcribes it
+KEEP_S = 0.1  # silence left in front of the next stretch
+PEAK_RATIO, FLOOR_RMS = 0.1, 10 ** (-50 / 20) * 32768  # a frame this loud may hold voice
+
+
+class KeyedRecognizer(Protocol):
+    """A `Recognizer` that knows which utterance a request belongs to."""
+
+    async def transcribe(
+        self,
+        pcm: PcmF32,
+        *,
+        prefix: Sequence[str] = (),
+        final: bool = False,
+        deadline_s: float = 0.0,
+        key: Hashable | None = None,
+    ) -> Transcript: ...
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A pass under way. covers: end sample it sees. done resolves whatever its outcome."""
+
+    covers: int
+    epoch: int
+    done: asyncio.Future[None]
+
+
+class Utterance:
+    """Audio in, words out: confirmed words never change until `reset`.
+
+    `append` every frame from a little before the onset on, pauses included. `transcribe` runs a pass
+    over what is there; several may be awaited at once. Memory is bounded by `MAX_BUFFER_S`: settled
+    audio is dropped at pauses, so a long monologue costs no more per pass than a sentence.
+
+    All positions are samples since `reset`. Runs on one event loop.
+    """
+
+    def __init__(self, recognizer: KeyedRecognizer) -> None:
+        self._recognizer = recognizer
+        self._epoch = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._buffer = np.zeros(8 * IN_RATE, np.int16)
+        self._start = 0  # sample number of the buffer's first sample
+        self._end = 0
+        self._voiced_end = 0
+        self._peak = 0.0
+        self._settled: tuple[str, ...] = ()
+        self._agreement = Agreement()
+        self._seen_end = 0  # what the newest applied pass covered
+        self._at_pause = False  # that pass ended in silence, so all its words are whole
+        self._running: _Pass | None = None
+        self.passes = 0
+        self.reused = 0
+        self.dropped_samples = 0
+        self.compute_s = 0.0
+        self._no_speech = 0.0
+
+    @property
+    def n_samples(self) -> int:
+        """Samples appended since `reset`."""
+        return self._end
+
+    @property
+    def held_samples(self) -> int:
+        """Samples kept in memory."""
+        return self._end - self._start
+
+    @property
+    def current(self) -> Transcript:
+        """The newest words, without waiting."""
+        words = self._settled + self._agreement.words
+        n_confirmed = len(self._settled) + self._agreement.n_confirmed
+        return Transcript(
+            words, n_confirmed, self._seen_end / IN_RATE, self.compute_s, self._no_speech
+        )
+
+    @property
+    def is_fresh(self) -> bool:
+        """The newest words cover all voice so far: a final would cost nothing."""
+        return self.passes > 0 and self._seen_end >= self._voiced_end
+
+    def append(self, pcm: Pcm16, *, voiced: bool | None = None) -> None:
+        """Add audio, int16 [n] at 16 kHz. voiced: the voice detector's opinion; None: by loudness."""
+        if voiced is None:
+            voiced = self._sounds_voiced(pcm)
+        if voiced:
+            if self._at_pause and self._seen_end - self._start >= SETTLE_S * IN_RATE:
+                self._settle_at_pause()
+            self._at_pause = False
+        self._store(pcm)
+        if voiced:
+            self._voiced_end = self._end
+
+    async def transcribe(
+        self, final: bool = False, deadline_s: float = 0.0, *, pause: bool = False
+    ) -> Transcript:
+        """The words of all audio so far.
+
+        pause: asked at a VAD pause; such a pass is ordered like a final, because it becomes the final if
+        no more voice comes: a final asked later then returns at once. final: every word is confirmed.
+        When the recogniser is full or a newer request replaced this one, a partial returns the newest
+        words known. Raises InternalError (model failed) and, for finals, CapacityError.
+        """
+        epoch, wanted = self._epoch, self._voiced_end
+        if final and self.is_fresh:
+            self.reused += 1
+        while epoch == self._epoch and (self.passes == 0 or self._seen_end < wanted):
+            running = self._running
+            if running is not None and running.covers >= wanted:
+                await asyncio.shield(running.done)
+            else:
+                try:
+                    await self._pass(final or pause, deadline_s)
+                except SupersededError:
+                    pass
+                except CapacityError:
+                    if final:
+                        raise
+            if not final:
+                break
+        if not final:
+            return self.current
+        done = self.current
+        return replace(done, n_confirmed=len(done.words), final=True)
+
+    def reset(self) -> None:
+        """Forget everything; passes under way are ignored when they come back."""
+        self._epoch += 1
+        self._begin()
+
+    async def _pass(self, urgent: bool, deadline_s: float) -> None:
+        this = _Pass(self._end, self._epoch, asyncio.get_running_loop().create_future())
+        silent_end = self._end > self._voiced_end
+        voiced_end = self._voiced_end
+        self._running = this
+        try:
+            while this.covers - self._start > CUT_S * IN_RATE and this.epoch == self._epoch:
+                await self._cut(deadline_s)
+            if this.epoch != self._epoch or self._running is not this:
+                return
+            epoch, start = self._epoch, self._start
+            pcm = to_float(self._buffer[: this.covers - start])
+            heard = await self._recognizer.transcribe(
+                pcm,
+                prefix=self._agreement.confirmed,
+                final=urgent,
+                deadline_s=deadline_s,
+                key=self,
+            )
+            if epoch != self._epoch or start != self._start or this.covers < self._seen_end:
+                return
+            self._agreement.update(heard.words)
+            self._account(heard)
+            self._seen_end = this.covers
+            self._at_pause = silent_end and voiced_end == self._voiced_end
+        finally:
+            this.done.set_result(None)
+            if self._running is this:
+                self._running = None
+
+    async def _cut(self, deadline_s: float) -> None:
+        """Settle the words before the quietest place of a buffer that has grown too long."""
+        epoch, start = self._epoch, self._start
+        at = self._quiet_place()
+        heard = await self._recognizer.transcribe(
+            to_float(self._buffer[:at]), final=True, deadline_s=deadline_s
+        )
+        if epoch != self._epoch or start != self._start:
+            return
+        self._account(heard)
+        known = self._agreement.confirmed
+        k, j = split_at(known, heard.words)
+        self._settled += known[:k] + heard.words[j:]
+        if k < len(known):
+            self._agreement.keep_from(k)
+        else:
+            self._agreement = Agreement()
+        self._drop_to(start + at)
+
+    def _quiet_place(self) -> int:
+        """Sample offset of the middle of the quietest 300 ms in the part that may be cut."""
+        first = int(CUT_FROM_S * IN_RATE)
+        last = int(min(self.held_samples, CUT_S * 1.3 * IN_RATE) - CUT_MARGIN_S * IN_RATE)
+        n = (last - first) // IN_FRAME
+        part = self._buffer[first : first + n * IN_FRAME].astype(np.float32).reshape(n, IN_FRAME)
+        power = np.square(part).mean(axis=1)
+        width = 15  # frames of 20 ms
+        smooth = np.convolve(power, np.ones(width, np.float32), mode="valid")
+        return first + (int(smooth.argmin()) + width // 2) * IN_FRAME
+
+    def _settle_at_pause(self) -> None:
+        self._settled += self._agreement.words
+        self._agreement = Agreement()
+        self._drop_to(self._seen_end - int(KEEP_S * IN_RATE))
+
+    def _drop_to(self, sample: int) -> None:
+        n = sample - self._start
+        held = self.held_samples
+        self._buffer[: held - n] = self._buffer[n:held]
+        self._start = sample
+
+    def _store(self, pcm: Pcm16) -> None:
+        limit = int(MAX_BUFFER_S * IN_RATE)
+        pcm = pcm[-limit:]
+        excess = self.held_samples + len(pcm) - limit
+        if excess > 0:
+            self.dropped_samples += excess
+            self._drop_to(self._start + excess)
+        held = self.held_samples
+        if held + len(pcm) > len(self._buffer):
+            grown = np.zeros(min(limit, 2 * (held + len(pcm))), np.int16)
+            grown[:held] = self._buffer[:held]
+            self._buffer = grown
+        self._buffer[held : held + len(pcm)] = pcm
+        self._end += len(pcm)
+
+    def _sounds_voiced(self, pcm: Pcm16) -> bool:
+        if len(pcm) == 0:
+            return False
+        rms = float(np.sqrt(np.square(pcm.astype(np.float32)).mean()))
+        self._peak = max(rms, self._peak)
+        return rms >= FLOOR_RMS and rms >= PEAK_RATIO * self._peak
+
+    def _account(self, heard: Transcript) -> None:
+        self.passes += 1
+        self.compute_s += heard.compute_s
+        self._no_speech = heard.no_speech_prob

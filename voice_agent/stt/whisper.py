@@ -1,0 +1,167 @@
+"""The shared recogniser: a Whisper model, its worker thread and its queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from ..clock import Clock, MonotonicClock
+from ..errors import InternalError
+from ..mel import RATE
+from ..types import PcmF32
+from ..vad import WINDOW, SileroVad
+from .base import Transcript
+from .guards import is_made_up, is_quiet, is_suspicious
+from .jobs import Job, JobQueue
+from .whisper_model import MAX_SECONDS, WhisperModel
+
+log = logging.getLogger(__name__)
+
+QUEUE_SIZE = 64
+MIN_SECONDS = 0.1  # shorter audio holds no word
+VOICED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    pcm: PcmF32
+    prefix: tuple[str, ...]
+    final: bool
+    answer: asyncio.Future[Transcript]
+    loop: asyncio.AbstractEventLoop
+
+
+_Job: TypeAlias = Job[_Request]
+
+
+class WhisperRecognizer:
+    """Implements `Recognizer`. `transcribe` is called on an event loop, the model runs on one thread.
+
+    Raises UsageError at construction when model files are missing.
+    """
+
+    sample_rate = RATE
+
+    def __init__(
+        self,
+        model_dir: Path,
+        threads: int = 1,
+        clock: Clock | None = None,
+        language: str = "en",
+        vad: SileroVad | None = None,
+    ) -> None:
+        self.name = model_dir.name
+        self.model = WhisperModel(model_dir, threads, language)
+        self._clock = clock or MonotonicClock()
+        self._vad = vad or SileroVad()
+        self._queue: JobQueue[_Request] = JobQueue(QUEUE_SIZE)
+        self._thread = threading.Thread(target=self._work, name="recognizer", daemon=True)
+        self._thread.start()
+        self.passes = 0
+        self.busy_s = 0.0
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests queued and not started."""
+        return len(self._queue)
+
+    async def transcribe(
+        self,
+        pcm: PcmF32,
+        *,
+        prefix: Sequence[str] = (),
+        final: bool = False,
+        deadline_s: float = 0.0,
+        key: Hashable | None = None,
+    ) -> Transcript:
+        """pcm: float32 [n] at 16 kHz, 30 s at most. prefix: confirmed words, forced.
+
+        key: the utterance; a newer request of it replaces a queued partial, whose awaiter gets
+        `SupersededError`. Raises CapacityError when 64 requests wait, InternalError when the model
+        fails.
+        """
+        if len(pcm) > int(MAX_SECONDS * RATE):
+            raise ValueError("one pass takes at most 30 s of audio")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Transcript] = loop.create_future()
+        request = _Request(pcm, tuple(prefix), final, answer, loop)
+        job = Job(request, final, deadline_s, key, lambda error: _post(request, error))
+        self._queue.put(job)
+        try:
+            return await answer
+        finally:
+            self._queue.cancel(job)
+
+    def recognize(self, pcm: PcmF32, prefix: Sequence[str] = (), final: bool = False) -> Transcript:
+        """One guarded pass on the calling thread; blocking. Not for use while calls are served."""
+        began = self._clock.now()
+        audio_s = len(pcm) / RATE
+        if audio_s < MIN_SECONDS or (not prefix and is_quiet(pcm)):
+            return Transcript(tuple(prefix), len(prefix), audio_s, 0.0, 1.0, final)
+        decoded = self.model.decode(pcm, prefix)
+        words = decoded.words
+        tail = words[len(prefix) :]
+        # A forced prefix has been through here before: only what is new is judged.
+        if tail and is_suspicious(tail, decoded.no_speech_prob, decoded.avg_logprob):
+            voiced_s = self._voiced_s(pcm)
+            if is_made_up(decoded.no_speech_prob, decoded.avg_logprob, voiced_s):
+                words = words[: len(prefix)]
+        if not any(ch.isalnum() for ch in "".join(words)):
+            words = ()
+        spent = self._clock.now() - began
+        return Transcript(words, min(len(prefix), len(words)), audio_s, spent, decoded.no_speech_prob, final)
+
+    def warm(self) -> None:
+        """Blocking: the shortest and the longer windows, with and without a prefix."""
+        tone = (0.1 * np.sin(np.arange(RATE) * (2 * np.pi * 220 / RATE))).astype(np.float32)
+        for seconds in (1, 12, 20):
+            self.model.decode(np.tile(tone, seconds))
+        self.model.decode(tone, ("hello", "there"))
+        self._vad.probabilities(tone)
+
+    def close(self) -> None:
+        """Drop what waits, finish what runs, stop the thread. Idempotent."""
+        self._queue.close()
+        self._thread.join()
+
+    def _voiced_s(self, pcm: PcmF32) -> float:
+        return float((self._vad.probabilities(pcm) >= VOICED).sum()) * WINDOW / RATE
+
+    def _work(self) -> None:
+        while (job := self._queue.take()) is not None:
+            request = job.payload
+            began = self._clock.now()
+            try:
+                outcome: Transcript | BaseException = self.recognize(
+                    request.pcm, request.prefix, request.final
+                )
+            except Exception as error:
+                log.exception("recognition failed")
+                outcome = InternalError(f"recognition failed: {error}")
+            self.passes += 1
+            self.busy_s += self._clock.now() - began
+            _post(request, outcome)
+
+
+def _post(request: _Request, outcome: Transcript | BaseException) -> None:
+    """Hand the outcome to the awaiter, from any thread; nobody may be waiting any more."""
+
+    def settle() -> None:
+        if request.answer.done():
+            return
+        if isinstance(outcome, BaseException):
+            request.answer.set_exception(outcome)
+        else:
+            request.answer.set_result(outcome)
+
+    try:
+        request.loop.call_soon_threadsafe(settle)
+    except RuntimeError:  # the loop is closed: the call is gone
+        log.debug("a transcript arrived after its event loop closed")

@@ -1,0 +1,260 @@
+"""Who makes sound: Silero's voice probability for every 32 ms window, many calls in one batch.
+
+The model (Silero VAD v6, ONNX) takes 512 new samples after 64 samples of context and carries a
+recurrent state of [2, 128] floats per stream. Streams never share state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from .audio import to_float
+from .clock import Clock
+from .errors import CapacityError, InternalError
+from .types import IN_RATE, Frame, FrameFlag, PcmF32
+
+log = logging.getLogger(__name__)
+
+WINDOW = 512
+CONTEXT = 64
+WINDOW_MS = WINDOW * 1000 // IN_RATE
+BATCH_WAIT_S = 0.008  # the most batching may add to anyone
+BATCH_FROM = 8  # open streams below which windows run at once
+MAX_STREAMS = 1024
+MAX_BATCH = 256  # rows of one ONNX call
+
+State: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class VadWindow:
+    """Probability of speech in samples [start_sample, end_sample) of a stream.
+
+    concealed: mostly made-up samples, so `prob` is 0 and says nothing about the caller.
+    """
+
+    prob: float
+    start_sample: int
+    end_sample: int
+    concealed: bool = False
+
+
+class Windower:
+    """Cuts a stream of frames into windows of 512 samples, whatever the chunking. Pure."""
+
+    def __init__(self) -> None:
+        self._pcm = np.zeros(0, np.float32)
+        self._made_up = np.zeros(0, np.bool_)
+        self._start = 0
+
+    def push(self, frame: Frame) -> list[tuple[int, PcmF32, bool]]:
+        """Completed windows: (start_sample, float32 [512], mostly concealed)."""
+        concealed = frame.flag is FrameFlag.CONCEALED
+        self._pcm = np.concatenate([self._pcm, to_float(frame.pcm)])
+        self._made_up = np.concatenate([self._made_up, np.full(len(frame.pcm), concealed)])
+        out: list[tuple[int, PcmF32, bool]] = []
+        while len(self._pcm) >= WINDOW:
+            made_up = 2 * int(self._made_up[:WINDOW].sum()) >= WINDOW
+            out.append((self._start, self._pcm[:WINDOW], made_up))
+            self._pcm, self._made_up = self._pcm[WINDOW:], self._made_up[WINDOW:]
+            self._start += WINDOW
+        return out
+
+
+class SileroVad:
+    """The bare model: batches in, probabilities out. Deterministic; one thread."""
+
+    def __init__(self, model: Path | None = None) -> None:
+        path = model or Path(
+            str(resources.files("silero_vad").joinpath("data/silero_vad_16k_op15.onnx"))
+        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise InternalError(f"the voice activity model {path} cannot be loaded: {error}") from error
+        self._rate = np.array(IN_RATE, np.int64)
+
+    def score(self, windows: NDArray[np.float32], states: State) -> tuple[NDArray[np.float32], State]:
+        """windows [N, 576], states [2, N, 128] -> probabilities [N], next states [2, N, 128]."""
+        probs, after = self._session.run(
+            None, {"input": windows, "state": states, "sr": self._rate}
+        )
+        return probs[:, 0], after
+
+    def probabilities(self, pcm: PcmF32) -> NDArray[np.float32]:
+        """One probability per whole window of a recording, from a fresh state; float32 [n // 512]."""
+        state = np.zeros((2, 1, 128), np.float32)
+        padded = np.concatenate([np.zeros(CONTEXT, np.float32), pcm])
+        n = len(pcm) // WINDOW
+        out = np.zeros(n, np.float32)
+        for i in range(n):
+            window = padded[i * WINDOW : i * WINDOW + WINDOW + CONTEXT]
+            probs, state = self.score(window[None], state)
+            out[i] = probs[0]
+        return out
+
+
+class _Job:
+    __slots__ = ("done", "row", "stream")
+
+    def __init__(self, stream: VadStream, row: PcmF32, done: asyncio.Future[float]) -> None:
+        self.stream = stream
+        self.row = row
+        self.done = done
+
+
+class VadService:
+    """Owns the model and the batch being collected. All methods run on the event-loop thread.
+
+    Below `BATCH_FROM` open streams a window is scored as it completes (0.1-0.4 ms). From there on
+    windows wait up to 8 ms for each other and run as one call on the loop's executor. The batch
+    holds at most one window per stream, so it is bounded by the number of streams.
+    """
+
+    def __init__(self, clock: Clock, model: SileroVad | None = None) -> None:
+        self._clock = clock
+        self._model = model or SileroVad()
+        self._streams: set[VadStream] = set()
+        self._batch: list[_Job] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.windows = 0
+        self.calls = 0
+        self.busy_s = 0.0
+
+    @property
+    def n_open(self) -> int:
+        return len(self._streams)
+
+    def open(self) -> VadStream:
+        """A fresh stream with a state of its own. Raises CapacityError at 1024 open streams."""
+        if len(self._streams) >= MAX_STREAMS:
+            raise CapacityError("too many voice activity streams are open")
+        stream = VadStream(self)
+        self._streams.add(stream)
+        return stream
+
+    def warm(self) -> None:
+        """Blocking: run the batch shapes once."""
+        for n in (1, 4, 16, 64):
+            self._model.score(
+                np.zeros((n, CONTEXT + WINDOW), np.float32), np.zeros((2, n, 128), np.float32)
+            )
+
+    def close(self) -> None:
+        """Close every stream; windows still waiting are dropped."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for job in self._batch:
+            job.done.cancel()
+        self._batch.clear()
+        self._streams.clear()
+
+    def _closed(self, stream: VadStream) -> None:
+        self._streams.discard(stream)
+
+    async def _score(self, stream: VadStream, row: PcmF32) -> float:
+        if len(self._streams) < BATCH_FROM:
+            return self._run([stream], row[None])[0]
+        loop = asyncio.get_running_loop()
+        job = _Job(stream, row, loop.create_future())
+        self._batch.append(job)
+        if self._timer is None:
+            self._timer = loop.call_later(BATCH_WAIT_S, self._flush)
+        return await job.done
+
+    def _flush(self) -> None:
+        self._timer = None
+        jobs, self._batch = self._batch, []
+        for at in range(0, len(jobs), MAX_BATCH):
+            self._launch(jobs[at : at + MAX_BATCH])
+
+    def _launch(self, jobs: list[_Job]) -> None:
+        rows = np.stack([job.row for job in jobs])
+        states = np.concatenate([job.stream.state for job in jobs], axis=1)
+        began = self._clock.now()
+        running = asyncio.get_running_loop().run_in_executor(None, self._model.score, rows, states)
+
+        def reap(finished: asyncio.Future[tuple[NDArray[np.float32], State]]) -> None:
+            self._account(len(jobs), began)
+            error = None if finished.cancelled() else finished.exception()
+            for i, job in enumerate(jobs):
+                if job.done.cancelled():
+                    continue
+                if finished.cancelled() or error is not None:
+                    job.done.set_exception(InternalError(f"voice activity failed: {error}"))
+                    continue
+                probs, after = finished.result()
+                job.stream.state = after[:, i : i + 1]
+                job.done.set_result(float(probs[i]))
+
+        running.add_done_callback(reap)
+
+    def _run(self, streams: list[VadStream], rows: NDArray[np.float32]) -> list[float]:
+        began = self._clock.now()
+        states = np.concatenate([s.state for s in streams], axis=1)
+        probs, after = self._model.score(rows, states)
+        for i, stream in enumerate(streams):
+            stream.state = after[:, i : i + 1]
+        self._account(len(streams), began)
+        return [float(p) for p in probs]
+
+    def _account(self, n: int, began: float) -> None:
+        self.windows += n
+        self.calls += 1
+        self.busy_s += self._clock.now() - began
+
+
+class VadStream:
+    """One call's ear. `push` frames in order, from one task at a time."""
+
+    def __init__(self, service: VadService) -> None:
+        self._service = service
+        self._windower = Windower()
+        self._context = np.zeros(CONTEXT, np.float32)
+        self._pushing = False
+        self.state: State = np.zeros((2, 1, 128), np.float32)
+        self.closed = False
+
+    async def push(self, frame: Frame) -> list[VadWindow]:
+        """The windows this frame completes, oldest first. A closed stream answers nothing.
+
+        A mostly concealed window is not scored: the state is carried over it. Raises InternalError
+        when the model fails, RuntimeError when two tasks push at once.
+        """
+        if self._pushing:
+            raise RuntimeError("frames of one stream must be pushed in order, one at a time")
+        if self.closed:
+            return []
+        self._pushing = True
+        try:
+            out: list[VadWindow] = []
+            for start, pcm, concealed in self._windower.push(frame):
+                prob = 0.0
+                if not concealed:
+                    row = np.concatenate([self._context, pcm])
+                    prob = await self._service._score(self, row)
+                self._context = pcm[-CONTEXT:]
+                out.append(VadWindow(prob, start, start + WINDOW, concealed))
+            return out
+        finally:
+            self._pushing = False
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.closed = True
+        self._service._closed(self)
