@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.choice import choose
 from engine.errors import UsageError
 from engine.inputs import Row, Sampled
 from engine.models.layers import Quant
 from engine.models.llama import Llama
-from engine.sampling import choose
 from kernels.paged_attention.reference import plan
 from kernels.paged_attention.spec import PAD
 
