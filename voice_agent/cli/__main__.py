@@ -1,0 +1,7 @@
+"""`python -m voice_agent.cli`."""
+
+from __future__ import annotations
+
+from voice_agent.cli import main
+
+main()

@@ -1,0 +1,223 @@
+"""Every command and its options; each hands over to the module that does the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from voice_agent.cli.console import Group
+
+app = typer.Typer(
+    name="voice-agent",
+    help="A full-duplex voice agent server.",
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+models_app = typer.Typer(help="Models: list, fetch, verify.", no_args_is_help=True)
+config_app = typer.Typer(help="Configuration.", no_args_is_help=True)
+app.add_typer(models_app, name="models")
+app.add_typer(config_app, name="config")
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML file (default: ./voice-agent.toml).")
+]
+Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
+Port = Annotated[int | None, typer.Option(help="TCP port; 0 picks a free one.")]
+Profile = Annotated[str | None, typer.Option(help="auto, cpu or gpu.")]
+Stt = Annotated[str | None, typer.Option(help="Recogniser: auto, a name, or a folder.")]
+Llm = Annotated[str | None, typer.Option(help="Language model: auto, a name, or a path.")]
+Voice = Annotated[str | None, typer.Option(help="Voice model: auto, a name, or a folder.")]
+Calls = Annotated[int | None, typer.Option("--calls", help="Calls at once.")]
+Agent = Annotated[str | None, typer.Option(help="Agent: a NAME of agents/NAME.toml.")]
+LogFormat = Annotated[str | None, typer.Option("--log", help="text or json.")]
+NoFetch = Annotated[bool, typer.Option("--no-fetch", help="Never download a model.")]
+
+
+def _config(file: Path | None, no_fetch: bool = False, **flags: Any) -> Any:
+    from voice_agent.config import load_config
+
+    given = {name.replace("__", "."): value for name, value in flags.items()}
+    if no_fetch:
+        given["models.fetch"] = False
+    return load_config(file, given)
+
+
+@app.command()
+def up(
+    config: ConfigFile = None,
+    host: Host = None,
+    port: Port = None,
+    calls: Calls = None,
+    profile: Profile = None,
+    stt: Stt = None,
+    llm: Llm = None,
+    voice: Voice = None,
+    agent: Agent = None,
+    log: LogFormat = None,
+    no_fetch: NoFetch = False,
+    tls_self_signed: Annotated[
+        bool, typer.Option(help="HTTPS with a certificate of our own (microphone from elsewhere).")
+    ] = False,
+) -> None:
+    """Start the server; prints its address once it answers at full speed."""
+    loaded = _config(
+        config,
+        no_fetch,
+        server__host=host,
+        server__port=port,
+        server__max_calls=calls,
+        server__tls_self_signed=tls_self_signed or None,
+        profile=profile,
+        models__stt=stt,
+        models__llm=llm,
+        models__voice=voice,
+        default_agent=agent,
+        log__format=log,
+    )
+    from voice_agent.cli.serve import serve
+
+    serve(loaded.config)
+
+
+@app.command()
+def doctor(
+    config: ConfigFile = None,
+    again: Annotated[bool, typer.Option(help="Measure the speeds again.")] = False,
+    quick: Annotated[bool, typer.Option(help="Do not measure.")] = False,
+) -> None:
+    """Check this machine; exit status 1 when the server would not work."""
+    from voice_agent.cli.checkup import run_doctor
+
+    run_doctor(_config(config).config, again=again, quick=quick)
+
+
+@app.command()
+def say(
+    text: Annotated[str, typer.Argument(help="What to say.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="WAV file to write (24 kHz mono).")],
+    voice: Voice = None,
+    style: Annotated[str, typer.Option(help="Voice of a model that has several.")] = "",
+    speed: Annotated[float, typer.Option(min=0.5, max=2.0)] = 1.0,
+    config: ConfigFile = None,
+    no_fetch: NoFetch = False,
+) -> None:
+    """Speak a text into a WAV file."""
+    from voice_agent.cli.sound import run_say
+
+    loaded = _config(config, no_fetch, models__voice=voice)
+    run_say(loaded.config, text, out, style=style, speed=speed)
+
+
+@app.command()
+def transcribe(
+    wav: Annotated[Path, typer.Argument(help="WAV file, any rate.")],
+    stt: Stt = None,
+    config: ConfigFile = None,
+    no_fetch: NoFetch = False,
+) -> None:
+    """Print what is said in a WAV file."""
+    from voice_agent.cli.sound import run_transcribe
+
+    run_transcribe(_config(config, no_fetch, models__stt=stt).config, wav)
+
+
+@app.command()
+def chat(
+    config: ConfigFile = None,
+    llm: Llm = None,
+    agent: Agent = None,
+    no_fetch: NoFetch = False,
+) -> None:
+    """Type with the agent; the engine and prompt of a call, without sound."""
+    from voice_agent.cli.chat import run_chat
+
+    run_chat(_config(config, no_fetch, models__llm=llm, default_agent=agent).config)
+
+
+@app.command()
+def talk(
+    wav: Annotated[Path, typer.Option("--wav", help="The caller: a WAV file, any rate.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Stereo WAV: caller left, agent right.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Trace of every turn.")] = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    stt: Stt = None,
+    llm: Llm = None,
+    voice: Voice = None,
+    agent: Agent = None,
+    log: LogFormat = None,
+    no_fetch: NoFetch = False,
+) -> None:
+    """Hold a complete call with a recorded caller, at real-time pace."""
+    loaded = _config(
+        config,
+        no_fetch,
+        profile=profile,
+        models__stt=stt,
+        models__llm=llm,
+        models__voice=voice,
+        default_agent=agent,
+        log__format=log,
+    )
+    from voice_agent.cli.call import run_call
+
+    run_call(loaded.config, wav, out, json)
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="The agent's name.")] = "default",
+    folder: Annotated[Path, typer.Option("--dir", help="Where agents live.")] = Path("agents"),
+    force: Annotated[bool, typer.Option(help="Overwrite.")] = False,
+) -> None:
+    """Write a commented agent file to start from."""
+    from voice_agent.cli.files import run_init
+
+    run_init(name, folder, force=force)
+
+
+@config_app.command("show")
+def config_show(config: ConfigFile = None) -> None:
+    """Print every value that applies, and where it comes from."""
+    from voice_agent.cli.files import run_config_show
+
+    run_config_show(_config(config))
+
+
+@models_app.command("list")
+def models_list(config: ConfigFile = None) -> None:
+    """Every model this server knows, and whether it is here."""
+    from voice_agent.cli.models import run_list
+
+    run_list(_config(config).config)
+
+
+@models_app.command("fetch")
+def models_fetch(
+    names: Annotated[list[str] | None, typer.Argument(help="Names, or groups.")] = None,
+    group: Annotated[
+        str, typer.Option(help="default (for `up`), small (for the tests) or all.")
+    ] = "",
+    config: ConfigFile = None,
+) -> None:
+    """Download models, check them, put them in place. Rerun to go on where it stopped."""
+    from voice_agent.cli.models import run_fetch
+
+    run_fetch(_config(config).config, names or [], group)
+
+
+@models_app.command("verify")
+def models_verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Names; default: all here.")] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Hash every file again; exit status 1 when one is damaged or a named one is missing."""
+    from voice_agent.cli.models import run_verify
+
+    run_verify(_config(config).config, names or [])

@@ -1,0 +1,97 @@
+"""What this machine is: processor, memory, GPU, disk. Reads, never changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """usable: PyTorch can run on it; else `why` says what is missing."""
+
+    name: str
+    memory_mb: int
+    usable: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    cpu: str
+    cores: int
+    features: frozenset[str]
+    memory_mb: int
+    free_mb: int
+    gpu: Gpu | None
+
+    @property
+    def key(self) -> str:
+        """Names the processor in a cache of its speeds."""
+        text = f"{self.cpu}/{self.cores}/{sorted(self.features)}"
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def inspect(*, gpu: bool = True) -> Machine:
+    """Look at the machine; a few milliseconds, more when a GPU has to be asked."""
+    import psutil
+
+    model, flags = _cpuinfo(Path("/proc/cpuinfo"))
+    memory = psutil.virtual_memory()
+    return Machine(
+        cpu=model,
+        cores=usable_cores(),
+        features=frozenset(f for f in FEATURES if f in flags),
+        memory_mb=memory.total >> 20,
+        free_mb=memory.available >> 20,
+        gpu=find_gpu() if gpu else None,
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def find_gpu() -> Gpu | None:
+    """The first NVIDIA GPU by the driver's own tool; None when there is no driver."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        out = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+        name, memory = (p.strip() for p in out.stdout.splitlines()[0].rsplit(",", 1))
+        memory_mb = int(memory)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return Gpu(name, memory_mb, False, "this PyTorch was built without CUDA")
+    return Gpu(name, memory_mb, True)
+
+
+def _cpuinfo(path: Path) -> tuple[str, frozenset[str]]:
+    model, flags = platform.processor() or platform.machine(), frozenset[str]()
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return model, flags
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            model = value.strip()
+        elif key.strip() in ("flags", "Features"):
+            flags = frozenset(value.split())
+            break
+    return model, flags

@@ -1,0 +1,229 @@
+"""Short timings of this machine (about ten seconds), kept per processor in the data folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from voice_agent.choose import Speeds, VoiceSpeed
+from voice_agent.clock import MonotonicClock
+from voice_agent.machine import Machine
+from voice_agent.models import ModelStore, data_dir
+from voice_agent.tts.base import Clause, Voice
+from voice_agent.types import OUT_RATE, Pcm16, PcmF32
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+SENTENCE = "Could you tell me when the next train leaves?"
+SHORT = "Sure, of course."
+SAMPLE_S = 3.0
+
+StageFn = Callable[[str], None]
+
+
+def measure(
+    store: ModelStore,
+    machine: Machine,
+    *,
+    device: str = "cpu",
+    stage: StageFn = lambda _: None,
+    cache: Path | None = None,
+    again: bool = False,
+) -> Speeds:
+    """Speeds of this machine; only what the cache does not hold is measured.
+
+    Recognisers and voices are measured when they are in the store. cache: a file; None is one per
+    processor and device in the data folder. Raises what loading a damaged model raises.
+    """
+    path = cache or data_dir() / f"speeds-{machine.key}-{device}.json"
+    known = None if again else read_speeds(path)
+    threads = max(1, min(2, machine.cores))
+    if known is None:
+        stage("linear layers")
+        decode, prefill = linear_speed(device, threads)
+        known = Speeds(device, machine.cores, decode, prefill, {}, {})
+    voices = dict(known.voice)
+    sample: Pcm16 | None = None
+    for name in ("piper-joe", "kokoro-int8"):
+        if name not in voices and store.present(name) and _has_styles(store, name):
+            stage(name)
+            voices[name], spoken = voice_speed(load_voice(store, name, threads))
+            sample = spoken if sample is None else sample
+    stts = dict(known.stt_ms)
+    for name in ("whisper-tiny.en", "whisper-base"):
+        if name not in stts and store.present(name):
+            stage(name)
+            stts[name] = asyncio.run(_stt_ms(store, name, _utterance(sample)))
+    speeds = Speeds(device, machine.cores, known.decode_gb_s, known.prefill_gflops, stts, voices)
+    if speeds != known or again or not path.exists():
+        write_speeds(path, speeds)
+    return speeds
+
+
+def linear_speed(device: str, threads: int) -> tuple[float, float]:
+    """(GB/s of weights read by one-row products, GFLOP/s of 128-row products).
+
+    CPU: int8 products with per-tensor activation scale (fbgemm); GPU: bf16, counted as int8 bytes
+    so that the figures mean the same to `predict`.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        shapes = [(896, 4864), (4864, 896), (896, 896), (896, 1152)] * 4
+        if device == "cpu":
+            products = [_int8_product(k, n) for k, n in shapes]
+        else:
+            products = [_gpu_product(k, n, device) for k, n in shapes]
+        weights = sum(k * n for k, n in shapes)
+        one = _best_s(lambda: [p(1) for p in products], device)
+        many = _best_s(lambda: [p(128) for p in products], device)
+    finally:
+        torch.set_num_threads(before)
+    return weights / one / 1e9, 2.0 * weights * 128 / many / 1e9
+
+
+def load_voice(store: ModelStore, name: str, threads: int) -> Voice:
+    """A voice of the registry through onnxruntime. Raises the store's errors."""
+    if name == "piper-joe":
+        from voice_agent.tts.piper import PiperVoice
+
+        return PiperVoice(store.path(name), threads=threads)
+    from voice_agent.tts.kokoro_onnx import KokoroOnnxVoice
+
+    return KokoroOnnxVoice(store.path(name), store.path("kokoro-voices"), threads=threads)
+
+
+def voice_speed(voice: Voice) -> tuple[VoiceSpeed, Pcm16]:
+    """First sound of a short clause, real-time factor of a sentence, and that sentence's sound."""
+    voice.warm()
+    first: list[float] = []
+    for _ in range(3):
+        start = time.perf_counter()
+        next(iter(voice.synthesize(clause(SHORT), speed=1.0, cancelled=lambda: False)))
+        first.append((time.perf_counter() - start) * 1000.0)
+    start = time.perf_counter()
+    pieces = [p.pcm for p in voice.synthesize(clause(SENTENCE), speed=1.0, cancelled=lambda: False)]
+    spent = time.perf_counter() - start
+    pcm = np.concatenate(pieces)
+    return VoiceSpeed(median(first), spent / (len(pcm) / OUT_RATE)), pcm
+
+
+def clause(text: str) -> Clause:
+    """`text` as one clause, words for the ear included."""
+    from voice_agent.clauses import ClauseSplitter
+
+    splitter = ClauseSplitter()
+    found = [*splitter.push(text), *splitter.finish()]
+    words = tuple(w for c in found for w in c.words)
+    return Clause(0, text, (0, len(text)), words)
+
+
+def read_speeds(path: Path) -> Speeds | None:
+    """None when there is no cache, or one of another version."""
+    try:
+        body = json.loads(path.read_text("utf-8"))
+        if body["version"] != VERSION:
+            return None
+        return Speeds(
+            device=str(body["device"]),
+            cores=int(body["cores"]),
+            decode_gb_s=float(body["decode_gb_s"]),
+            prefill_gflops=float(body["prefill_gflops"]),
+            stt_ms={str(k): float(v) for k, v in body["stt_ms"].items()},
+            voice={str(k): VoiceSpeed(*map(float, v)) for k, v in body["voice"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_speeds(path: Path, speeds: Speeds) -> None:
+    """Best effort: a folder that cannot be written only means measuring again."""
+    body = {
+        "version": VERSION,
+        "device": speeds.device,
+        "cores": speeds.cores,
+        "decode_gb_s": speeds.decode_gb_s,
+        "prefill_gflops": speeds.prefill_gflops,
+        "stt_ms": dict(speeds.stt_ms),
+        "voice": {k: [v.first_ms, v.rtf] for k, v in speeds.voice.items()},
+    }
+    draft = path.with_suffix(".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(body, indent=1), "utf-8")
+        draft.replace(path)
+    except OSError as e:
+        log.warning("measured speeds are not kept: %s", e)
+
+
+def _int8_product(k: int, n: int) -> Callable[[int], object]:
+    import torch
+
+    weight = torch.quantize_per_tensor(torch.randn(n, k) * 0.05, 0.01, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, None)
+    rows = {1: torch.randn(1, k), 128: torch.randn(128, k)}
+    return lambda m: torch.ops.quantized.linear_dynamic(rows[m], packed)
+
+
+def _gpu_product(k: int, n: int, device: str) -> Callable[[int], object]:
+    import torch
+
+    weight = torch.randn(n, k, device=device, dtype=torch.bfloat16)
+    rows = {m: torch.randn(m, k, device=device, dtype=torch.bfloat16) for m in (1, 128)}
+    return lambda m: torch.nn.functional.linear(rows[m], weight)
+
+
+def _best_s(work: Callable[[], object], device: str, repeats: int = 15) -> float:
+    """The median of a few runs after two warm ones, seconds."""
+    import torch
+
+    spent: list[float] = []
+    for _ in range(repeats + 2):
+        start = time.perf_counter()
+        work()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        spent.append(time.perf_counter() - start)
+    return median(spent[2:])
+
+
+async def _stt_ms(store: ModelStore, name: str, pcm: PcmF32) -> float:
+    from voice_agent.stt.whisper import WhisperRecognizer
+
+    recognizer = WhisperRecognizer(store.path(name), threads=1, clock=MonotonicClock())
+    try:
+        recognizer.warm()
+        spent: list[float] = []
+        for _ in range(3):
+            start = time.perf_counter()
+            await recognizer.transcribe(pcm, final=True)
+            spent.append((time.perf_counter() - start) * 1000.0)
+        return median(spent)
+    finally:
+        recognizer.close()
+
+
+def _utterance(spoken: Pcm16 | None) -> PcmF32:
+    """About 3 s at 16 kHz: what the voice said, else a tone that keeps the encoder as busy."""
+    n = int(SAMPLE_S * 16_000)
+    if spoken is None:
+        t = np.arange(n, dtype=np.float32) / 16_000
+        return (0.1 * np.sin(2 * np.pi * 220 * t)).astype(np.float32)
+    import soxr
+
+    pcm = soxr.resample(spoken.astype(np.float32) / 32768.0, OUT_RATE, 16_000)
+    return np.pad(pcm, (0, max(0, n - len(pcm))))[:n].astype(np.float32)
+
+
+def _has_styles(store: ModelStore, name: str) -> bool:
+    return name != "kokoro-int8" or store.present("kokoro-voices")
