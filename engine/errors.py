@@ -1,19 +1,23 @@
-"""Errors of the engine: the caller's mistake, no room, an unusable model, or our own bug."""
+"""The engine's errors: the caller's mistake, no room, our bug, an unusable model."""
 
 from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Base, and our own bug when raised itself."""
+    """Base of every error the engine raises on purpose."""
 
 
 class UsageError(EngineError):
-    """The request can't be served as asked; the message says what to change."""
+    """The caller can fix it: an empty or too long prompt, an illegal option, a closed engine."""
 
 
 class CapacityError(EngineError):
-    """No room now; the same request may succeed later."""
+    """No room now (try later), or never with this KV cache (the message says which)."""
+
+
+class InternalError(EngineError):
+    """A part of the engine broke; the request it names has ended."""
 
 
 class ModelError(EngineError):
-    """A model file is missing, corrupt or of a kind that is not supported."""
+    """The model's files are missing, damaged, or need something this engine does not have."""

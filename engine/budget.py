@@ -1,0 +1,77 @@
+"""What a step costs, and how many prompt tokens fit into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_MIN_PER_TOKEN_MS = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Predicted milliseconds of a step over `n` tokens: base_ms + per_token_ms * n."""
+
+    base_ms: float
+    per_token_ms: float
+
+    def ms(self, n_tokens: int) -> float:
+        return self.base_ms + self.per_token_ms * n_tokens if n_tokens > 0 else 0.0
+
+    def tokens_within(self, ms: float) -> int:
+        return max(0, int((ms - self.base_ms) / self.per_token_ms))
+
+    def total_ms(self, n_tokens: int, max_step_ms: float) -> float:
+        """Milliseconds to compute `n_tokens` in as many steps as `max_step_ms` asks for."""
+        if n_tokens <= 0:
+            return 0.0
+        chunk = max(1, self.tokens_within(max_step_ms))
+        n_steps = -(-n_tokens // chunk)
+        return self.base_ms * n_steps + self.per_token_ms * n_tokens
+
+
+def fit(samples: Sequence[tuple[int, float]]) -> CostModel:
+    """Least squares of relative error over (tokens, milliseconds); never negative.
+
+    Weighted by 1/ms, so that a 10 ms decode step counts as much as a 500 ms prompt.
+    """
+    if not samples:
+        raise ValueError("a cost model needs at least one measured step")
+    sw = sx = sy = sxx = sxy = 0.0
+    for n_tokens, ms in samples:
+        weight = 1.0 / max(ms, 1e-6) ** 2
+        sw += weight
+        sx += weight * n_tokens
+        sy += weight * ms
+        sxx += weight * n_tokens * n_tokens
+        sxy += weight * n_tokens * ms
+    spread = sw * sxx - sx * sx
+    slope = (sw * sxy - sx * sy) / spread if spread > 1e-12 * sw * sxx else 0.0
+    if slope <= 0.0:
+        return CostModel(sy / sw, _MIN_PER_TOKEN_MS)
+    base = (sy - slope * sx) / sw
+    if base < 0.0:
+        base, slope = 0.0, sxy / sxx
+    return CostModel(base, max(slope, _MIN_PER_TOKEN_MS))
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """The limits of one step, and the cost model they are judged with."""
+
+    cost: CostModel
+    max_step_ms: float
+    max_step_tokens: int
+    min_prefill_tokens: int
+
+    def limit_ms(self, tightest_slack_s: float | None) -> float:
+        """A step's time: the maximum, shrunk to the tightest slack of any running call."""
+        if tightest_slack_s is None:
+            return self.max_step_ms
+        return min(self.max_step_ms, max(0.0, tightest_slack_s * 1000.0))
+
+    def prefill_tokens(self, limit_ms: float, n_decode: int) -> int:
+        """Prompt tokens that fit beside `n_decode` decode rows; at least `min_prefill_tokens`."""
+        fit_ms = self.cost.tokens_within(limit_ms) - n_decode
+        room = self.max_step_tokens - n_decode
+        return max(0, min(room, max(fit_ms, self.min_prefill_tokens)))

@@ -1,0 +1,289 @@
+"""The asyncio face of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from engine.budget import CostModel
+from engine.clock import Clock, MonotonicClock
+from engine.config import EngineConfig
+from engine.errors import CapacityError, UsageError
+from engine.generation import Completion, Delta, Generation, GenerationSink, Usage
+from engine.kvcache import KvCache
+from engine.loop import EngineLoop, StepRunner
+from engine.request import FinishReason, Request, TextOut
+from engine.sampling import SamplingParams
+from engine.scheduler import Scheduler
+from engine.stats import EngineStats, collect
+from engine.thread import EngineThread
+from engine.warmup import WarmupReport, freeze_garbage, measure
+
+if TYPE_CHECKING:
+    from engine.text.chat import ChatFormat
+    from engine.text.tokenizer import Tokenizer
+
+__all__ = [
+    "Completion", "Delta", "Engine", "EngineStats", "FinishReason", "Generation", "Usage",
+]  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+_UNMEASURED = CostModel(base_ms=10.0, per_token_ms=1.0)
+
+
+class Engine:
+    """Loaded weights, one KV cache, one engine thread.
+
+    `load` and `warm` block; `submit`, `prefill` and `unpin` are called on a running event loop
+    (any number of loops). `close` blocks until the thread has ended.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: StepRunner,
+        *,
+        tokenizer: Tokenizer,
+        chat: ChatFormat,
+        make_text: Callable[[Request], TextOut],
+        eos_ids: frozenset[int],
+        n_vocab: int,
+        clock: Clock,
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.chat = chat
+        self.warmup: WarmupReport | None = None
+        self._runner = runner
+        self._clock = clock
+        self._n_vocab = n_vocab
+        limit = runner.max_model_len
+        self.max_model_len = min(limit, config.max_model_len or limit)
+        self._max_pinned = int(runner.n_blocks * config.pin_fraction)
+        self._kv = KvCache(
+            runner.n_blocks,
+            runner.block_size,
+            max_pinned=self._max_pinned,
+            prefix_cache=config.prefix_cache,
+        )
+        self._scheduler = Scheduler(config, self._kv, _UNMEASURED)
+        self._loop = EngineLoop(
+            runner,
+            self._kv,
+            self._scheduler,
+            make_text=make_text,
+            eos_ids=eos_ids,
+            clock=clock,
+            on_finished=self._on_finished,
+        )
+        self._thread = EngineThread(self._loop, clock)
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._n_open = 0
+        self._started = False
+        self._closed = False
+
+    @classmethod
+    def load(cls, config: EngineConfig, clock: Clock | None = None) -> Engine:
+        """Read the weights and allocate the KV cache. Raises `ModelError`, `CapacityError`."""
+        from engine.assembly import load_parts  # torch loads with the first engine, not before
+
+        parts = load_parts(config)
+        return cls(
+            config,
+            parts.runner,
+            tokenizer=parts.tokenizer,
+            chat=parts.chat,
+            make_text=parts.make_text,
+            eos_ids=parts.eos_ids,
+            n_vocab=parts.n_vocab,
+            clock=clock or MonotonicClock(),
+        )
+
+    def warm(self) -> WarmupReport:
+        """Run the shapes once and fit the step-cost model. Call before `start`."""
+        if self._started:
+            raise UsageError("warm the engine before it starts")
+        report = measure(
+            self._runner,
+            self._kv.pool,
+            max_batch=self.config.max_batch,
+            max_step_tokens=self.config.max_step_tokens,
+        )
+        self._scheduler.use_cost(report.cost)
+        self.warmup = report
+        freeze_garbage()
+        log.info(
+            "engine warm: step %.1f ms + %.2f ms per token, %d KV blocks",
+            report.cost.base_ms, report.cost.per_token_ms, self._kv.pool.n_total,
+        )  # fmt: skip
+        return report
+
+    def start(self) -> None:
+        """Start the engine thread, once."""
+        if self._closed or self._started:
+            raise UsageError("an engine starts once")
+        self._started = True
+        self._thread.start()
+
+    def close(self) -> None:
+        """Abort what is open and end the thread. Idempotent."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self._thread.stop()
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        tenant: str = "default",
+        deadline_s: float | None = None,
+        background: bool = False,
+        pin_key: str | None = None,
+    ) -> Generation:
+        """Start a generation; returns at once.
+
+        prompt_ids: token ids, at least one. tenant: whose prefix cache is used, never shared.
+        deadline_s: when the first sound is due, in seconds of the engine's clock. pin_key: keep the
+        whole context cached under this key once it ends (until `unpin`, a time to live, or the pin
+        budget). Raises `UsageError` for a prompt that cannot be served as it is, `CapacityError`
+        when the queue is full or the KV cache could never hold it.
+        """
+        return self._submit(
+            prompt_ids,
+            params,
+            tenant=tenant,
+            deadline_s=deadline_s,
+            background=background,
+            pin_key=pin_key,
+            pin_ttl_s=self.config.pin_ttl_s,
+            prefill_only=False,
+        )
+
+    async def prefill(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        tenant: str = "default",
+        pin_key: str | None = None,
+        ttl_s: float = math.inf,
+        background: bool = False,
+    ) -> Usage:
+        """Compute a prefix into the cache and, with `pin_key`, keep it there.
+
+        A later prefill under the same key replaces the pin. Raises `CapacityError` if the prefix
+        is larger than all pins may be.
+        """
+        n_blocks = self._kv.blocks_for(len(prompt_ids))
+        if pin_key is not None and n_blocks > self._max_pinned:
+            raise CapacityError(
+                f"a pinned prefix of {len(prompt_ids)} tokens needs {n_blocks} KV blocks and pins "
+                f"may hold {self._max_pinned}: raise kv_bytes or pin_fraction"
+            )
+        generation = self._submit(
+            prompt_ids,
+            SamplingParams(max_tokens=1),
+            tenant=tenant,
+            deadline_s=None,
+            background=background,
+            pin_key=pin_key,
+            pin_ttl_s=ttl_s,
+            prefill_only=True,
+        )
+        await generation.collect()
+        return generation.usage
+
+    def unpin(self, key: str) -> None:
+        """Let a pinned prefix go; an unknown key is fine."""
+        self._loop.post_unpin(key)
+
+    def stats(self) -> EngineStats:
+        """A snapshot; from any thread."""
+        return collect(self._loop)
+
+    def _submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        tenant: str,
+        deadline_s: float | None,
+        background: bool,
+        pin_key: str | None,
+        pin_ttl_s: float,
+        prefill_only: bool,
+    ) -> Generation:
+        prompt = tuple(prompt_ids)
+        max_new = self._check_prompt(prompt, 0 if prefill_only else params.max_tokens)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise UsageError("submit is called on a running event loop") from None
+        now = self._clock.now()
+        if deadline_s is None:
+            c = self.config
+            deadline_s = now + (c.background_target_s if background else c.target_s)
+        self._enter()
+        request_id = next(self._ids)
+        generation = Generation(
+            request_id, len(prompt), loop, self._loop.post_abort, self._loop.post_deadline
+        )
+        self._loop.post_submit(
+            Request(
+                request_id,
+                prompt,
+                params,
+                seed=secrets.randbits(62) if params.seed is None else params.seed,
+                max_new=max_new,
+                arrival_s=now,
+                deadline_s=deadline_s,
+                tenant=tenant,
+                background=background,
+                prefill_only=prefill_only,
+                pin_key=pin_key,
+                pin_ttl_s=pin_ttl_s,
+                sink=GenerationSink(generation, self._loop.post_abort),
+            )
+        )
+        return generation
+
+    def _check_prompt(self, prompt: tuple[int, ...], max_tokens: int) -> int:
+        """The number of tokens the request may add."""
+        if not prompt:
+            raise UsageError("the prompt is empty")
+        if min(prompt) < 0 or max(prompt) >= self._n_vocab:
+            raise UsageError(f"a prompt token id is outside 0..{self._n_vocab - 1}")
+        longest = self.max_model_len - (max_tokens > 0)
+        if len(prompt) > longest:
+            raise UsageError(
+                f"the prompt has {len(prompt)} tokens and this model takes at most {longest}"
+            )
+        max_new = min(max_tokens, self.max_model_len - len(prompt))
+        need, total = self._kv.blocks_for(len(prompt) + max_new), self._kv.pool.n_total
+        if need > total:
+            raise CapacityError(
+                f"prompt and reply need {need} KV blocks and there are {total}: "
+                "lower max_tokens or raise kv_bytes"
+            )
+        return max_new
+
+    def _enter(self) -> None:
+        with self._lock:
+            if self._closed:
+                raise UsageError("the engine is closed")
+            if self._n_open >= self.config.max_requests:
+                raise CapacityError(f"{self._n_open} requests are open, the most allowed")
+            self._n_open += 1
+
+    def _on_finished(self, request: Request) -> None:
+        with self._lock:
+            self._n_open -= 1

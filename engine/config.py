@@ -1,0 +1,69 @@
+"""Everything an engine is started with; frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes in tokens, bytes or blocks; times in seconds or milliseconds, as the names say.
+
+    `model_path` is a .gguf file or a folder with safetensors. `kv_bytes` is the memory of the KV
+    cache; the number of blocks follows from it and from the model's shape. `max_model_len` of
+    None is the model's own limit. Raises `UsageError` for a value that cannot work.
+    """
+
+    model_path: Path
+    quant: Literal["int8", "fp32"] = "int8"
+    threads: int = 2
+    block_size: int = 16
+    kv_bytes: int = 512 * 1024 * 1024
+    max_model_len: int | None = None
+    max_batch: int = 16
+    """Requests that may hold blocks at once."""
+    max_requests: int = 256
+    """Requests open at once, waiting ones included; one more is refused with `CapacityError`."""
+    max_step_tokens: int = 512
+    max_step_ms: float = 80.0
+    min_prefill_tokens: int = 16
+    """Prompt tokens that a step computes however tight the slack, so that prompts progress."""
+    policy: Literal["deadline", "fcfs"] = "deadline"
+    target_s: float = 0.6
+    """Deadline after arrival of a request that names none, and re-base of a missed one."""
+    background_target_s: float = 30.0
+    later_stages_s: float = 0.1
+    """Predicted service of the stages after the engine (voice), subtracted from a deadline."""
+    piece_s: float = 0.3
+    """A speaking call with less slack than this goes before any first clause."""
+    age_s: float = 0.01
+    """How much earlier a request's key becomes with every pass that leaves it out."""
+    promote_passes: int = 200
+    """Passes after which a background request is ordered with the live ones."""
+    admission_growth: float = 1.0
+    """Share of `max_tokens` that admission expects a reply to use; below 1 it may preempt."""
+    prefix_cache: bool = True
+    pin_ttl_s: float = 600.0
+    pin_fraction: float = 0.5
+    """Share of all blocks that pins may hold; past it the longest idle pin lapses."""
+
+    def __post_init__(self) -> None:
+        positive = (
+            "threads", "block_size", "kv_bytes", "max_batch", "max_requests", "max_step_tokens",
+            "max_step_ms", "min_prefill_tokens", "target_s", "background_target_s", "pin_ttl_s",
+            "promote_passes",
+        )  # fmt: skip
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} must be positive, not {getattr(self, name)}")
+        for name in ("admission_growth", "pin_fraction"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UsageError(f"{name} must lie in 0..1, not {getattr(self, name)}")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise UsageError(f"max_model_len must be at least 2, not {self.max_model_len}")
+        if self.max_batch > self.max_step_tokens:
+            raise UsageError("max_batch must not exceed max_step_tokens: each row decodes a token")

@@ -1,0 +1,343 @@
+"""The engine thread's work: inbox, plan, run, reap.
+
+`EngineLoop.step(now)` is a plain method; `EngineThread` (thread.py) only calls it, so simulations
+and property tests run the real loop in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.clock import Clock
+from engine.errors import EngineError, InternalError
+from engine.inputs import Row, Sampled, SampleRow
+from engine.kvcache import KvCache
+from engine.request import FinishReason, Output, Request, Sink, State, TextOut
+from engine.scheduler import Scheduler, StepPlan
+
+log = logging.getLogger(__name__)
+
+_RING = 512
+
+
+class StepRunner(Protocol):
+    """The model's side of a step."""
+
+    @property
+    def n_blocks(self) -> int: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    def run(self, rows: Sequence[Row]) -> list[Sampled | None]: ...
+
+    def copy_block(self, src: int, dst: int, n_rows: int) -> None: ...
+
+
+@dataclass(slots=True)
+class LoopCounters:
+    """Totals since start; read by other threads one integer at a time."""
+
+    steps: int = 0
+    tokens: int = 0
+    finished: int = 0
+    aborted: int = 0
+    failed: int = 0
+    wakeups: int = 0
+    integrity_failures: int = 0
+    step_ms: list[float] = field(default_factory=list)
+    """The last steps' durations."""
+
+    def note_step(self, ms: float) -> None:
+        if len(self.step_ms) < _RING:
+            self.step_ms.append(ms)
+        else:
+            self.step_ms[self.steps % _RING] = ms
+        self.steps += 1
+
+
+@dataclass(slots=True)
+class Inbox:
+    """What other threads want. Bounded: one entry per open request and kind, pins by key."""
+
+    submits: list[Request] = field(default_factory=list)
+    aborts: set[int] = field(default_factory=set)
+    deadlines: dict[int, float] = field(default_factory=dict)
+    unpins: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.submits or self.aborts or self.deadlines or self.unpins)
+
+
+class EngineLoop:
+    """Everything but the thread. All methods but the posting ones run on the engine thread."""
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        kv: KvCache,
+        scheduler: Scheduler,
+        *,
+        make_text: Callable[[Request], TextOut],
+        eos_ids: frozenset[int],
+        clock: Clock,
+        on_finished: Callable[[Request], None],
+    ) -> None:
+        self.kv = kv
+        self.scheduler = scheduler
+        self.counters = LoopCounters()
+        self._runner = runner
+        self._make_text = make_text
+        self._eos_ids = eos_ids
+        self._clock = clock
+        self._on_finished = on_finished
+        self._inbox = Inbox()
+        self._wake = threading.Condition()
+        self._outbox: list[tuple[Sink, Output]] = []
+        self._idle_checked = True
+
+    # from any thread
+
+    def post_submit(self, request: Request) -> None:
+        with self._wake:
+            self._inbox.submits.append(request)
+            self._wake.notify()
+
+    def post_abort(self, request_id: int) -> None:
+        with self._wake:
+            self._inbox.aborts.add(request_id)
+            self._wake.notify()
+
+    def post_deadline(self, request_id: int, deadline_s: float) -> None:
+        with self._wake:
+            self._inbox.deadlines[request_id] = deadline_s  # no wake-up: it can wait for a step
+
+    def post_unpin(self, key: str) -> None:
+        with self._wake:
+            self._inbox.unpins.add(key)
+            self._wake.notify()
+
+    def wake(self) -> None:
+        with self._wake:
+            self._wake.notify()
+
+    def wait(self, stop: Callable[[], bool]) -> None:
+        """Sleep until there is something to do or `stop()` (after a `wake`)."""
+        with self._wake:
+            self._wake.wait_for(lambda: bool(self._inbox) or self.has_work or stop())
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.requests)
+
+    # one step
+
+    def step(self, now: float) -> bool:
+        """Take the inbox, plan, run, reap, deliver. False if no row could run."""
+        self._take_inbox(now)
+        ran = False
+        if self.has_work:
+            self._idle_checked = False
+            plan = self.scheduler.plan(now)
+            ran = bool(plan.tokens)
+            failed, self.scheduler.failed = self.scheduler.failed, []
+            for request, error in failed:
+                self._end(request, FinishReason.ERROR, now, error=error)
+            if ran:
+                self._execute(plan, now)
+        if not self.has_work and not self._idle_checked:
+            self._check_idle()
+        self._deliver()
+        return ran
+
+    def _take_inbox(self, now: float) -> None:
+        with self._wake:
+            inbox, self._inbox = self._inbox, Inbox()
+        for request in inbox.submits:
+            try:
+                request.text = None if request.prefill_only else self._make_text(request)
+            except Exception as error:
+                log.exception("request refused by its text", extra={"request": request.id})
+                self.scheduler.add(request)
+                self._end(request, FinishReason.ERROR, now, error=error)
+            else:
+                self.scheduler.add(request)
+        for request_id, deadline_s in inbox.deadlines.items():
+            self.scheduler.set_deadline(request_id, deadline_s)
+        for request_id in inbox.aborts:
+            aborted = self.scheduler.requests.get(request_id)
+            if aborted is not None:
+                self._end(aborted, FinishReason.ABORTED, now)
+        for key in inbox.unpins:
+            self.kv.radix.unpin(key)
+
+    def _execute(self, plan: StepPlan, now: float) -> None:
+        planned = [(self.scheduler.requests[i], n) for i, n in plan.tokens.items()]
+        busy = [(request, n) for request, n in planned if n > 0]
+        started = self._clock.now()
+        step = self.kv.pool.launch()
+        try:
+            for copy in plan.copies:
+                self._runner.copy_block(copy.src, copy.dst, copy.n_rows)
+            results = self._runner.run([_row(r, n) for r, n in busy]) if busy else []
+            if len(results) != len(busy):
+                raise InternalError(f"{len(busy)} rows went in, {len(results)} came out")
+        except Exception as error:
+            log.exception("step failed", extra={"step": step, "rows": len(busy)})
+            self._fail_running(error, now)
+            return
+        finally:
+            self.kv.copied(plan.copies)
+            self.kv.pool.retire(step)
+        self.counters.note_step((self._clock.now() - started) * 1000.0)
+        for (request, n), sampled in zip(busy, results, strict=True):
+            self._reap(request, n, sampled, now)
+        for request, n in planned:
+            if n == 0:
+                self._reap(request, 0, None, now)
+
+    def _reap(self, request: Request, n: int, sampled: Sampled | None, now: float) -> None:
+        """Apply one row's result; whatever goes wrong ends this request only."""
+        try:
+            self.scheduler.advance(request, n)
+            if sampled is not None:
+                self._accept_token(request, sampled, now)
+            elif request.prefill_only and request.remaining == 0:
+                self._end(request, FinishReason.STOP, now)
+        except Exception as error:
+            log.exception("request failed", extra={"request": request.id})
+            self._end(request, FinishReason.ERROR, now, error=error)
+
+    def _accept_token(self, request: Request, sampled: Sampled, now: float) -> None:
+        params, token, text = request.params, sampled.token, request.text
+        if text is None or request.remaining:
+            raise InternalError("a token came back from a row that asked for none")
+        ends = token in self._eos_ids and not params.ignore_eos
+        if ends or token in params.stop_token_ids:
+            self._end(request, FinishReason.STOP, now, tail=text.finish())
+            return
+        piece = text.push(token)
+        request.tokens.append(token)
+        self.counters.tokens += 1
+        out = Output(piece, (token,), (sampled.logprob,), request.cached_tokens)
+        if text.stopped:
+            self._end(request, FinishReason.STOP, now, last=out)
+        elif request.n_output >= request.max_new:
+            self._end(request, FinishReason.LENGTH, now, tail=text.finish(), last=out)
+        else:
+            self._emit(request, out)
+
+    # ends
+
+    def _end(
+        self,
+        request: Request,
+        reason: FinishReason,
+        now: float,
+        *,
+        tail: str = "",
+        last: Output | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        request.error = error
+        keep = reason is not FinishReason.ERROR
+        if not self.scheduler.finish(request, reason, now, keep=keep):
+            return
+        self.counters.finished += 1
+        self.counters.aborted += reason is FinishReason.ABORTED
+        self.counters.failed += reason is FinishReason.ERROR
+        if error is not None and not isinstance(error, EngineError):
+            request.error = error = InternalError(f"{type(error).__name__}: {error}")
+        text = (last.text if last else "") + tail
+        tokens, logprobs = (last.token_ids, last.logprobs) if last else ((), ())
+        self._emit(request, Output(text, tokens, logprobs, request.cached_tokens, reason, error))
+        self._on_finished(request)
+
+    def _fail_running(self, error: Exception, now: float) -> None:
+        """The forward failed: no block it wrote can be trusted, so no running request goes on."""
+        for request in list(self.scheduler.running()):
+            self._end(request, FinishReason.ERROR, now, error=error)
+
+    def fail_all(self, error: Exception, now: float) -> None:
+        """End every request with an error, after a fault that none of them can be blamed for."""
+        for request in list(self.scheduler.requests.values()):
+            self._end(request, FinishReason.ERROR, now, error=error)
+        self._deliver()
+
+    def abort_all(self, now: float) -> None:
+        """End every request; the last thing the engine thread does."""
+        self._take_inbox(now)
+        for request in list(self.scheduler.requests.values()):
+            self._end(request, FinishReason.ABORTED, now)
+        self._deliver()
+
+    # delivery
+
+    def _emit(self, request: Request, output: Output) -> None:
+        if request.sink is not None:
+            self._outbox.append((request.sink, output))
+
+    def _deliver(self) -> None:
+        """One wake-up per event loop and step, however many requests and tokens."""
+        if not self._outbox:
+            return
+        batches: dict[asyncio.AbstractEventLoop, list[tuple[Sink, Output]]] = {}
+        for sink, output in self._outbox:
+            batches.setdefault(sink.loop, []).append((sink, output))
+        self._outbox = []
+        for loop, batch in batches.items():
+            try:
+                loop.call_soon_threadsafe(_hand_over, batch)
+                self.counters.wakeups += 1
+            except RuntimeError:  # the event loop was closed: nobody is left to listen
+                gone = {id(sink) for sink, _ in batch}
+                for request in list(self.scheduler.requests.values()):
+                    if id(request.sink) in gone:
+                        request.sink = None
+                        self._end(request, FinishReason.ABORTED, self._clock.now())
+
+    # integrity
+
+    def check(self) -> None:
+        """Raise `InternalError` unless blocks, tree and live requests account for each other."""
+        tables = [r.table for r in self.scheduler.requests.values() if r.table is not None]
+        self.kv.check(tables)
+        for request in self.scheduler.requests.values():
+            if (request.table is not None) != (request.state is State.RUNNING):
+                raise InternalError(f"request {request.id} is {request.state.value} with blocks")
+
+    def _check_idle(self) -> None:
+        self._idle_checked = True
+        try:
+            self.check()
+        except InternalError:
+            self.counters.integrity_failures += 1
+            log.exception("KV blocks do not add up")
+
+
+def _row(request: Request, n: int) -> Row:
+    start, end = request.computed, request.computed + n
+    assert request.table is not None
+    sample = None
+    if end == request.known and not request.prefill_only:
+        sample = SampleRow(
+            request.params, request.known, request.seed, request.tokens, request.n_prompt
+        )
+    ids = tuple(request.tokens[start:end])
+    return Row(ids, start, tuple(request.table.blocks), sample)
+
+
+def _hand_over(batch: list[tuple[Sink, Output]]) -> None:
+    for sink, output in batch:
+        try:
+            sink.accept(output)
+        except Exception:  # one listener's fault must not lose the others' tokens
+            log.exception("delivery failed")

@@ -1,0 +1,65 @@
+"""Who goes first: pure functions of a request and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+
+from engine.budget import CostModel
+from engine.request import Request, State
+
+Key = tuple[int, float, int]
+"""(rank, seconds, request id); smaller goes first. Reversed, it chooses the victim."""
+
+RANK_DRY, RANK_LIVE, RANK_BACKGROUND = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Urgency:
+    """The constants of the ordering; see `EngineConfig` for their meaning."""
+
+    cost: CostModel
+    max_step_ms: float
+    later_stages_s: float
+    piece_s: float
+    age_s: float
+    promote_passes: int
+
+
+Policy = Callable[[Request, float, Urgency], Key]
+
+
+def deadline_key(request: Request, now: float, urgency: Urgency) -> Key:
+    """Earliest deadline first, minus the predicted service of this and the later stages.
+
+    A speaking call about to run dry goes before any first clause; background work comes after
+    live work, until it has been passed over often enough.
+    """
+    service_s = urgency.cost.total_ms(request.remaining, urgency.max_step_ms) / 1000.0
+    start_by = request.deadline_s - service_s - urgency.later_stages_s
+    aged = start_by - urgency.age_s * request.passes
+    if request.background and request.passes < urgency.promote_passes:
+        return RANK_BACKGROUND, aged, request.id
+    if request.speaking and request.deadline_s - now < urgency.piece_s:
+        return RANK_DRY, aged, request.id
+    return RANK_LIVE, aged, request.id
+
+
+def fcfs_key(request: Request, now: float, urgency: Urgency) -> Key:
+    """First come, first served: the baseline."""
+    return RANK_LIVE, request.arrival_s, request.id
+
+
+POLICIES: dict[str, Policy] = {"deadline": deadline_key, "fcfs": fcfs_key}
+
+
+def choose_victim(
+    order: Sequence[Request], after: Request, planned: Container[int]
+) -> Request | None:
+    """The last running request behind `after` in `order` that this step does not plan yet."""
+    for request in reversed(order):
+        if request is after:
+            return None
+        if request.state is State.RUNNING and request.id not in planned:
+            return request
+    return None

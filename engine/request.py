@@ -1,0 +1,149 @@
+"""One request: what is known of it, what is computed, and the states it may go through.
+
+    WAITING --> RUNNING <--> PREEMPTED
+        \\-----------\\------------\\--> FINISHED
+
+There is no prefill or decode phase: a request has `known` tokens and `computed` ones, a step
+advances `computed`, and when the two meet the step's last row yields the next token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Protocol
+
+from engine.errors import InternalError
+from engine.kvcache import BlockTable
+from engine.sampling import SamplingParams
+
+
+class State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+LEGAL: frozenset[tuple[State, State]] = frozenset(
+    {
+        (State.WAITING, State.RUNNING),
+        (State.WAITING, State.FINISHED),
+        (State.RUNNING, State.PREEMPTED),
+        (State.RUNNING, State.FINISHED),
+        (State.PREEMPTED, State.RUNNING),
+        (State.PREEMPTED, State.FINISHED),
+    }
+)
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORTED = "aborted"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one step made for one request; crosses from the engine thread to the event loop."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    cached_tokens: int
+    finish: FinishReason | None = None
+    error: Exception | None = None
+
+
+class Sink(Protocol):
+    """Where a request's outputs go; `accept` runs on the thread of `loop`."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def accept(self, output: Output) -> None: ...
+
+
+class TextOut(Protocol):
+    """Turns token ids into deliverable text, holding back what may still change."""
+
+    stopped: bool
+    """A stop string was found; the text before it has been returned."""
+
+    def push(self, token: int) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class Request:
+    """Owned by the engine thread once it is in the inbox."""
+
+    __slots__ = (
+        "arrival_s", "background", "cached_tokens", "computed", "deadline_s", "error", "finish",
+        "id", "max_new", "n_prompt", "params", "passes", "pin_key", "pin_ttl_s", "prefill_only",
+        "rebased", "seed", "sink", "speaking", "state", "table", "tenant", "text", "tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request_id: int,
+        prompt: Iterable[int],
+        params: SamplingParams,
+        *,
+        seed: int,
+        max_new: int,
+        arrival_s: float,
+        deadline_s: float,
+        tenant: str = "default",
+        background: bool = False,
+        prefill_only: bool = False,
+        pin_key: str | None = None,
+        pin_ttl_s: float = 600.0,
+        sink: Sink | None = None,
+    ) -> None:
+        self.id = request_id
+        self.tokens: list[int] = list(prompt)
+        self.n_prompt = len(self.tokens)
+        self.params = params
+        self.seed = seed
+        self.max_new = max_new
+        self.arrival_s = arrival_s
+        self.deadline_s = deadline_s
+        self.tenant = tenant
+        self.background = background
+        self.prefill_only = prefill_only
+        self.pin_key = pin_key
+        self.pin_ttl_s = pin_ttl_s
+        self.sink = sink
+        self.text: TextOut | None = None
+        self.state = State.WAITING
+        self.computed = 0
+        self.cached_tokens = 0
+        self.table: BlockTable | None = None
+        self.passes = 0
+        self.speaking = False
+        self.rebased = False
+        self.finish: FinishReason | None = None
+        self.error: Exception | None = None
+
+    @property
+    def known(self) -> int:
+        """Tokens known: prompt and output."""
+        return len(self.tokens)
+
+    @property
+    def n_output(self) -> int:
+        return len(self.tokens) - self.n_prompt
+
+    @property
+    def remaining(self) -> int:
+        """Tokens known but not computed; 1 while decoding."""
+        return len(self.tokens) - self.computed
+
+    def move(self, state: State) -> None:
+        """Change state; an illegal move raises `InternalError`."""
+        if (self.state, state) not in LEGAL:
+            raise InternalError(f"request {self.id}: {self.state.value} -> {state.value}")
+        self.state = state
