@@ -338,8 +338,9 @@ class Playout:
 
     @property
     def buffered_s(self) -> float:
-        """Seconds until the queue runs dry."""
-        return (self._line.total - self._line.position) / OUT_RATE if self._line else 0.0
+        """Seconds until the queue runs dry. May be read from another thread, as may `speaking`."""
+        line = self._line
+        return (line.total - line.position) / OUT_RATE if line else 0.0
 
     @property
     def retained_samples(self) -> int:
@@ -358,7 +359,8 @@ class Playout:
     @property
     def speaking(self) -> bool:
         """A reply is being played: its sound has started, or is here, and has not all left."""
-        return self._line is not None and (self._line.started or self._line.total > 0)
+        line = self._line
+        return line is not None and (line.started or line.total > 0)
 
 
 def _ramp(start: float, stop: float, n: int) -> PcmF32:
