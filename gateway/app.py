@@ -1,0 +1,164 @@
+"""The one application on the one port: page, API, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+
+from voice_agent.errors import CapacityError, InternalError, UsageError
+
+from .admission import RETRY_AFTER_S
+from .call_port import StackPort
+from .config import GatewayConfig, check_bind
+from .gateway import Gateway
+from .guard import Guard
+from .metrics import CONTENT_TYPE
+from .realtime_ws import realtime_endpoint
+from .webrtc import RtcCall
+
+PAGE = Path(__file__).parent / "page"
+PAGE_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/waterfall.js": ("waterfall.js", "text/javascript; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+
+def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
+    """Raises UsageError when `config` would leave the door open (see `check_bind`)."""
+    check_bind(config)
+    gateway = Gateway(stack, config)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            app.state.calls = group
+            pacer = group.create_task(gateway.pacer.run())
+            try:
+                yield
+            finally:
+                gateway.admission.draining = True
+                await gateway.hang_up_all()
+                pacer.cancel()
+
+    app = Starlette(
+        routes=[
+            *(Route(path, _page_file) for path in PAGE_FILES),
+            Route("/healthz", _healthz),
+            Route("/readyz", _readyz),
+            Route("/metrics", _metrics),
+            Route("/api/agents", _agents),
+            Route("/rtc/offer", _offer, methods=["POST"]),
+            WebSocketRoute("/v1/realtime", realtime_endpoint),
+        ],
+        middleware=[Middleware(Guard, doorkeeper=gateway.doorkeeper)],
+        lifespan=lifespan,
+    )
+    app.state.gateway = gateway
+    return app
+
+
+def uvicorn_config(app: Starlette, config: GatewayConfig, **more: Any) -> uvicorn.Config:
+    """How this application wants to be served; `more` (TLS files, log settings) is passed on."""
+    options: dict[str, Any] = {
+        "host": config.host,
+        "port": config.port,
+        "ws": "websockets-sansio",
+        "ws_max_size": config.max_message_bytes,
+        "ws_per_message_deflate": False,
+        "h11_max_incomplete_event_size": 64 << 10,
+        "server_header": False,
+        "access_log": False,
+        "log_config": None,
+        "lifespan": "on",
+        "timeout_graceful_shutdown": 5,
+    }
+    return uvicorn.Config(app, **(options | more))
+
+
+def error_response(status: int, code: str, message: str, **headers: str) -> JSONResponse:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return JSONResponse({"error": {"code": code, "message": message}}, status, names)
+
+
+async def _page_file(request: Request) -> Response:
+    name, media_type = PAGE_FILES[request.url.path]
+    return FileResponse(PAGE / name, media_type=media_type, headers={"cache-control": "no-cache"})
+
+
+async def _healthz(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _readyz(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    if not gateway.stack.ready:
+        return JSONResponse({"status": "loading"}, 503, {"retry-after": "5"})
+    if gateway.admission.draining:
+        return JSONResponse({"status": "draining"}, 503)
+    return JSONResponse({"status": "ready"})
+
+
+async def _metrics(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    return Response(gateway.metrics.render(), media_type=CONTENT_TYPE)
+
+
+async def _agents(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    return JSONResponse({"agents": list(gateway.stack.agent_names())})
+
+
+async def _offer(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    try:
+        sdp, agent = await _read_offer(request, gateway.config.max_sdp_bytes)
+        call = RtcCall(gateway, sdp, agent)
+        calls: asyncio.TaskGroup = request.app.state.calls
+        calls.create_task(call.run())
+        answer = await call.answer
+    except CapacityError as error:
+        retry = str(RETRY_AFTER_S)
+        return error_response(503, error.code, str(error.args[0]), retry_after=retry)
+    except UsageError as error:
+        return error_response(400, error.code, str(error.args[0]))
+    except InternalError as error:
+        return error_response(500, error.code, str(error.args[0]))
+    except ClientDisconnect:
+        return Response(status_code=400)
+    return JSONResponse({"type": "answer", "sdp": answer})
+
+
+async def _read_offer(request: Request, limit: int) -> tuple[str, str | None]:
+    """(sdp, agent) of the JSON body; UsageError says what is wrong with it."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise UsageError(f"An offer may have {limit} bytes at most.", code="VA466")
+    try:
+        data = json.loads(body)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or data.get("type") != "offer":
+        raise UsageError('Send JSON: {"type": "offer", "sdp": "...", "agent": NAME}', code="VA463")
+    sdp, agent = data.get("sdp"), data.get("agent")
+    if not isinstance(sdp, str) or not (agent is None or isinstance(agent, str)):
+        raise UsageError("`sdp` and `agent` must be texts.", code="VA463")
+    return sdp, agent or None
+
+
+__all__ = ["create_app", "error_response", "uvicorn_config"]

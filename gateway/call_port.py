@@ -1,0 +1,90 @@
+"""What a transport needs from a conversation, and nothing more.
+
+`voice_agent.agent.Call` and `voice_agent.stack.Stack` satisfy these Protocols. All methods are
+called on the event-loop thread; only `run` waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from voice_agent.endpointing import TurnTaking
+from voice_agent.events import EndReason, Event
+from voice_agent.playout import Tick
+from voice_agent.types import Frame, ReplyId
+
+
+class CallPort(Protocol):
+    """One live conversation, as its transport sees it."""
+
+    auto_response: bool
+    interruptible: bool
+    manual_turns: bool
+
+    async def run(self) -> EndReason:
+        """The whole life of the call. Cancelling it means that the transport was lost."""
+        ...
+
+    def hear(self, frame: Frame) -> None: ...
+
+    def tick(self) -> Tick:
+        """20 ms of our voice; pulled by the owner of the output clock."""
+        ...
+
+    def hang_up(self, reason: EndReason) -> None: ...
+
+    def update(
+        self,
+        *,
+        instructions: str | None = None,
+        voice: str | None = None,
+        speed: float | None = None,
+        max_output_tokens: int | None = None,
+        temperature: float | None = None,
+        turn_taking: TurnTaking | None = None,
+    ) -> None:
+        """None leaves a setting as it is. Raises UsageError naming what is not possible."""
+        ...
+
+    def commit_audio(self) -> bool:
+        """False when nothing was heard since the last commit."""
+        ...
+
+    def clear_audio(self) -> None: ...
+
+    def add_message(self, role: str, text: str) -> None: ...
+
+    def respond(self, instructions: str | None = None) -> bool:
+        """False if a reply already has the floor."""
+        ...
+
+    def cancel_reply(self) -> bool:
+        """False when there is none."""
+        ...
+
+    def truncate(self, reply: ReplyId, audio_ms: int) -> int:
+        """The ms that count: the smaller of the client's and our position. Raises UsageError."""
+        ...
+
+
+EventSink = Callable[[Event], None]
+
+
+class StackPort(Protocol):
+    """The loaded models and agents, as the gateway sees them."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    def agent_names(self) -> Sequence[str]:
+        """The default agent first."""
+        ...
+
+    def open_call(self, agent_name: str | None, on_event: EventSink, lead_ms: int) -> CallPort:
+        """None: the default agent. Raises UsageError for an agent that does not exist."""
+        ...
+
+    def gauges(self) -> Mapping[str, float]:
+        """Numbers of the engine and of every stage's queue, by metric name without prefix."""
+        ...

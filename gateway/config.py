@@ -1,0 +1,59 @@
+"""The gateway's own settings: frozen, made once at the edge from the server's configuration."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from voice_agent.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """api_keys: any of them opens the door; empty: no key (loopback only).
+
+    allowed_hosts: further values of the Host header, `name` (any port) or `name:port`.
+    allowed_origins: further pages, as `https://name[:port]`, that may call this server.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_calls: int = 8
+    max_message_bytes: int = 1 << 20
+    max_sdp_bytes: int = 64 << 10
+    websocket_lead_ms: int = 100
+    connect_timeout_s: float = 20.0
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(config: GatewayConfig) -> None:
+    """Raises UsageError when others could reach the server and no key is set."""
+    if any(len(key) < 16 for key in config.api_keys):
+        raise UsageError(
+            "an API key must have at least 16 characters: make one with "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`",
+            code="VA451",
+        )
+    if not is_loopback(config.host) and not config.api_keys:
+        raise UsageError(
+            f"binding {config.host} lets other machines place calls: set an API key "
+            "(VOICE_AGENT__SERVER__API_KEYS or server.api_keys), or bind 127.0.0.1",
+            code="VA450",
+        )
+    for origin in config.allowed_origins:
+        if "://" not in origin or origin.rstrip("/").count("/") != 2:
+            raise UsageError(
+                f"allowed_origins: {origin!r} is not an origin; write https://name[:port]",
+                code="VA452",
+            )

@@ -1,0 +1,114 @@
+"""What every transport shares: the stack, the one clock, who may enter, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from voice_agent.clock import Clock, MonotonicClock
+from voice_agent.errors import CapacityError
+from voice_agent.events import EndReason, Event, TurnTraced
+from voice_agent.types import Frame
+
+from .admission import Admission
+from .auth import Doorkeeper
+from .call_port import CallPort, StackPort
+from .config import GatewayConfig
+from .metrics import Metrics
+from .pacer import Pacer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class LiveCall:
+    """One admitted call of one transport, from admission to its last clean-up."""
+
+    transport: str
+    call: CallPort | None = None
+    reason: EndReason = EndReason.SERVER_ERROR
+    on_hang_up: list[Callable[[], None]] = field(default_factory=list)
+
+    def hang_up(self, reason: EndReason) -> None:
+        if self.call is not None:
+            self.call.hang_up(reason)
+        for callback in self.on_hang_up:
+            callback()
+
+
+class Gateway:
+    """Owned by the application; lives from its start to its shutdown."""
+
+    def __init__(
+        self, stack: StackPort, config: GatewayConfig, clock: Clock | None = None
+    ) -> None:
+        self.stack = stack
+        self.config = config
+        self.clock = clock or MonotonicClock()
+        self.doorkeeper = Doorkeeper(config)
+        self.admission = Admission(config.max_calls)
+        self.pacer = Pacer(self.clock)
+        self.live: set[LiveCall] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.metrics = Metrics(self._gauges)
+
+    def _gauges(self) -> dict[str, float]:
+        return {
+            **self.stack.gauges(),
+            "calls_limit": self.admission.max_calls,
+            "calls_refused_total": self.admission.refused,
+            "pacer_late_ms": self.pacer.late_ms,
+            "pacer_skipped_ticks_total": self.pacer.skipped,
+        }
+
+    @contextmanager
+    def admit(self, transport: str) -> Iterator[LiveCall]:
+        """Raises CapacityError when full, draining or not ready. Counts the call's end."""
+        if not self.stack.ready:
+            raise CapacityError("The server is still loading. Try again in a moment.", code="VA462")
+        with self.admission.call():
+            live = LiveCall(transport)
+            gauge = self.metrics.calls_live.labels(transport)
+            self.live.add(live)
+            self._idle.clear()
+            gauge.inc()
+            try:
+                yield live
+            finally:
+                self.live.discard(live)
+                if not self.live:
+                    self._idle.set()
+                gauge.dec()
+                self.metrics.calls_ended.labels(transport, live.reason.value).inc()
+
+    def observe(self, event: Event) -> None:
+        """Every event of every call passes here once."""
+        if isinstance(event, TurnTraced):
+            self.metrics.turn(event.trace)
+
+    def count_frame(self, frame: Frame) -> None:
+        self.metrics.media_frames.labels(frame.flag.value).inc()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new calls, let live ones finish within `timeout_s`, then hang up the rest."""
+        self.admission.draining = True
+        await self._empty(timeout_s)
+        await self.hang_up_all()
+
+    async def hang_up_all(self, grace_s: float = 3.0) -> None:
+        for live in list(self.live):
+            live.hang_up(EndReason.SERVER_DRAINING)
+        if not await self._empty(grace_s):
+            log.warning("calls did not end in time", extra={"calls": len(self.live)})
+
+    async def _empty(self, timeout_s: float) -> bool:
+        """True once no call is live."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        return not self.live

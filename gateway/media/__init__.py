@@ -1,0 +1,1 @@
+"""Sound at the edge: codecs, rates, reordering and concealment. Pure, no event loop."""

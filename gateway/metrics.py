@@ -1,0 +1,104 @@
+"""Prometheus metrics, in a registry of their own. Latencies come from the turn's trace only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from voice_agent.trace import Mark, TurnTrace
+
+SECONDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+LATENESS = (-1.0, -0.5, -0.2, -0.1, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Gauges(Collector):
+    """Reads the stack's numbers at scrape time, so that nothing has to push them."""
+
+    def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        for name, value in sorted(self._read().items()):
+            metric = f"voice_agent_{name}"
+            family = GaugeMetricFamily(metric, f"{name.replace('_', ' ')} now")
+            family.add_metric([], value)
+            yield family
+
+
+class Metrics:
+    """Owns the registry. `gauges` is read at each scrape."""
+
+    def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        r = self.registry
+        self.calls_ended = Counter(
+            "voice_agent_calls_ended", "calls by transport and reason", ["transport", "reason"],
+            registry=r,
+        )  # fmt: skip
+        self.calls_live = Gauge(
+            "voice_agent_calls_live", "live calls by transport", ["transport"], registry=r
+        )
+        self.turns = Counter("voice_agent_turns", "turns by outcome", ["outcome"], registry=r)
+        self.interruptions = Counter(
+            "voice_agent_interruptions", "replies the caller cut short", registry=r
+        )
+        self.voice_to_voice = Histogram(
+            "voice_agent_voice_to_voice_seconds",
+            "caller's last voiced sample to our first audible frame",
+            registry=r, buckets=SECONDS,
+        )  # fmt: skip
+        self.lateness = Histogram(
+            "voice_agent_first_sound_lateness_seconds", "first sound against the turn's deadline",
+            registry=r, buckets=LATENESS,
+        )  # fmt: skip
+        self.barge_in = Histogram(
+            "voice_agent_barge_in_stop_seconds", "barge-in decided to the last frame leaving",
+            registry=r, buckets=(0.005, 0.01, 0.02, 0.04, 0.08, 0.2, 0.5),
+        )  # fmt: skip
+        self.stage = Histogram(
+            "voice_agent_stage_seconds", "time in each stage of a turn", ["stage"],
+            registry=r, buckets=SECONDS,
+        )  # fmt: skip
+        self.tokens = Counter(
+            "voice_agent_turn_tokens", "tokens by kind: prompt, cached, output, wasted", ["kind"],
+            registry=r,
+        )  # fmt: skip
+        self.partials = Counter("voice_agent_partials", "partial transcription passes", registry=r)
+        self.protocol_errors = Counter(
+            "voice_agent_protocol_errors", "error events sent to clients", ["code"], registry=r
+        )
+        self.slow_clients = Counter(
+            "voice_agent_slow_clients", "clients disconnected for not reading", registry=r
+        )
+        self.media_frames = Counter(
+            "voice_agent_media_frames", "caller frames by how they were got", ["flag"], registry=r
+        )
+        r.register(_Gauges(gauges))
+
+    def turn(self, trace: TurnTrace) -> None:
+        """Count one finished turn. Outcomes carry a reason after a colon; the label does not."""
+        self.turns.labels(trace.outcome.partition(":")[0] or "unknown").inc()
+        if trace.interrupted:
+            self.interruptions.inc()
+        if (v2v := trace.voice_to_voice_ms) is not None:
+            self.voice_to_voice.observe(v2v / 1000.0)
+        if (late := trace.lateness_ms) is not None:
+            self.lateness.observe(late / 1000.0)
+        stop = trace.span_ms(Mark.BARGE_IN_DECIDED, Mark.LAST_FRAME_AFTER_BARGE_IN)
+        if stop is not None:
+            self.barge_in.observe(max(0.0, stop) / 1000.0)
+        for name, ms in trace.stages_ms().items():
+            self.stage.labels(name).observe(ms / 1000.0)
+        for kind, n in (
+            ("prompt", trace.prompt_tokens), ("cached", trace.cached_tokens),
+            ("output", trace.output_tokens), ("wasted", trace.wasted_tokens),
+        ):  # fmt: skip
+            self.tokens.labels(kind).inc(n)
+        self.partials.inc(trace.partials)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,199 @@
+"""One response on the wire: from `response.created` to `response.done`, in the protocol's order."""
+
+from __future__ import annotations
+
+import base64
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gateway.media import g711
+from gateway.media.resample import Resampler
+from voice_agent.events import ReplyDone, ReplyStatus
+from voice_agent.types import OUT_RATE, Pcm16, ReplyId
+
+from .client_events import AlawFormat, PcmFormat
+from .items import Conversation, Item, new_id
+from .settings import Format, Settings
+
+Emit = Callable[..., None]
+"""emit(type, **fields): one server event."""
+
+
+class _Encoder:
+    """24 kHz frames to base64 text of the session's output format."""
+
+    def __init__(self, fmt: Format) -> None:
+        self._format = fmt
+        self._resampler = Resampler(OUT_RATE, g711.RATE)
+
+    def __call__(self, pcm: Pcm16) -> str:
+        if isinstance(self._format, PcmFormat):
+            data = pcm.astype("<i2", copy=False).tobytes()
+        else:
+            low = self._resampler.push(pcm)
+            data = (
+                g711.encode_alaw(low)
+                if isinstance(self._format, AlawFormat)
+                else g711.encode_ulaw(low)
+            )
+        return base64.b64encode(data).decode("ascii")
+
+
+class Response:
+    """Owns the wire state of one reply. After `finish` it still answers where audio was cut."""
+
+    def __init__(
+        self,
+        reply: ReplyId,
+        settings: Settings,
+        conversation: Conversation,
+        emit: Emit,
+        metadata: dict[str, str] | None = None,
+    ) -> None:
+        self.id = new_id("resp")
+        self.reply = reply
+        self.item = Item("assistant", [], status="in_progress")
+        self.done = False
+        self.cancelled_by_client = False
+        self.text = ""
+        self._settings = settings
+        self._conversation = conversation
+        self._emit = emit
+        self._metadata = metadata
+        self._encode = _Encoder(settings.output_format)
+        self._open = False
+        self._sent = 0  # samples at 24 kHz, on the client's own axis
+        self._starts: list[int] = []  # client axis ...
+        self._offsets: list[int] = []  # ... and the reply's sample sent there
+        self._emit("response.created", response=self.wire("in_progress"))
+
+    @property
+    def sent_ms(self) -> int:
+        return self._sent * 1000 // OUT_RATE
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {
+            "response_id": self.id,
+            "item_id": self.item.id,
+            "output_index": 0,
+            "content_index": 0,
+        }
+
+    def wire(self, status: str, **more: Any) -> dict[str, Any]:
+        s = self._settings
+        return {
+            "object": "realtime.response",
+            "id": self.id,
+            "status": status,
+            "status_details": None,
+            "output": [self.item.wire()] if self._open else [],
+            "conversation_id": self._conversation.id,
+            "output_modalities": [s.modality],
+            "max_output_tokens": s.max_output_tokens or "inf",
+            "audio": {"output": {"format": s.output_format.model_dump(exclude_none=True)}},
+            "metadata": self._metadata,
+            "usage": None,
+            **more,
+        }
+
+    def _begin_item(self) -> None:
+        if self._open:
+            return
+        self._open = True
+        place = {"response_id": self.id, "output_index": 0}
+        self._emit("response.output_item.added", **place, item=self.item.wire())
+        previous = self._conversation.add(self.item)
+        self._emit("conversation.item.added", previous_item_id=previous, item=self.item.wire())
+        self._emit("response.content_part.added", **self._place, part=self._part(""))
+
+    def _part(self, text: str) -> dict[str, Any]:
+        if self._settings.modality == "text":
+            return {"type": "text", "text": text}
+        return {"type": "audio", "transcript": text}
+
+    def add_text(self, delta: str) -> None:
+        if self.done or not delta:
+            return
+        self._begin_item()
+        self.text += delta
+        kind = "text" if self._settings.modality == "text" else "audio_transcript"
+        self._emit(f"response.output_{kind}.delta", **self._place, delta=delta)
+
+    def add_audio(self, pcm: Pcm16, offset: int) -> None:
+        """One frame; offset: the reply's own sample position of its first sample."""
+        if self.done or self._settings.modality == "text":
+            return
+        self._begin_item()
+        if not self._starts or offset != self._offsets[-1] + self._sent - self._starts[-1]:
+            self._starts.append(self._sent)
+            self._offsets.append(offset)
+        self._sent += len(pcm)
+        self._emit("response.output_audio.delta", **self._place, delta=self._encode(pcm))
+
+    def reply_ms_at(self, client_ms: int) -> int:
+        """Position in the reply's audio of what the client calls `client_ms`."""
+        if not self._starts:
+            return 0
+        at = client_ms * OUT_RATE // 1000
+        i = max(0, bisect_right(self._starts, at) - 1)
+        return (self._offsets[i] + at - self._starts[i]) * 1000 // OUT_RATE
+
+    def finish(self, event: ReplyDone) -> None:
+        """Close what was opened, then `response.done`. A second call does nothing."""
+        if self.done:
+            return
+        if self._open:
+            self._close_item(event)
+        self.done = True
+        status, details = self._outcome(event)
+        usage = {
+            "input_tokens": event.input_tokens,
+            "output_tokens": event.output_tokens,
+            "total_tokens": event.input_tokens + event.output_tokens,
+            "input_token_details": {
+                "text_tokens": event.input_tokens,
+                "audio_tokens": 0,
+                "cached_tokens": event.cached_tokens,
+            },
+            "output_token_details": {"text_tokens": event.output_tokens, "audio_tokens": 0},
+        }
+        self._emit(
+            "response.done", response=self.wire(status, status_details=details, usage=usage)
+        )
+
+    def _close_item(self, event: ReplyDone) -> None:
+        completed = event.status is ReplyStatus.COMPLETED
+        self.item.status = "completed" if completed else "incomplete"
+        kind = "output_text" if self._settings.modality == "text" else "output_audio"
+        key = "text" if kind == "output_text" else "transcript"
+        self.item.content = [{"type": kind, key: self.text}]
+        if kind == "output_text":
+            self._emit("response.output_text.done", **self._place, text=self.text)
+        else:
+            if self._sent and not isinstance(self._settings.output_format, PcmFormat):
+                tail = np.zeros(OUT_RATE // 100, np.int16)  # pushes the filter's last millisecond
+                self._emit(
+                    "response.output_audio.delta", **self._place, delta=self._encode(tail)
+                )
+            self._emit("response.output_audio.done", **self._place)
+            self._emit(
+                "response.output_audio_transcript.done", **self._place, transcript=self.text
+            )
+        self._emit("response.content_part.done", **self._place, part=self._part(self.text))
+        # the history keeps what was heard; the item on the wire, until truncated, what was sent
+        self._emit("conversation.item.done", item=self.item.wire(), previous_item_id=None)
+        place = {"response_id": self.id, "output_index": 0}
+        self._emit("response.output_item.done", **place, item=self.item.wire())
+
+    def _outcome(self, event: ReplyDone) -> tuple[str, dict[str, Any] | None]:
+        if event.status is ReplyStatus.COMPLETED:
+            return "completed", None
+        if event.status is ReplyStatus.FAILED:
+            error = {"type": "server_error", "code": "response_failed"}
+            return "failed", {"type": "failed", "error": error}
+        reason = "client_cancelled" if self.cancelled_by_client else "turn_detected"
+        return "cancelled", {"type": "cancelled", "reason": reason}

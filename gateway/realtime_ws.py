@@ -1,0 +1,223 @@
+"""The WebSocket of `/v1/realtime`: one connection is one call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections import deque
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from voice_agent.errors import CapacityError, VoiceAgentError
+from voice_agent.events import EndReason, Event
+from voice_agent.types import FRAME_MS
+
+from .gateway import Gateway, LiveCall
+from .realtime.items import new_id
+from .realtime.session import RealtimeSession
+
+log = logging.getLogger(__name__)
+
+QUEUE_MESSAGES = 3_000 // FRAME_MS  # three seconds of audio frames
+QUEUE_BYTES = 1 << 20
+FLUSH_S = 2.0
+CLOSE_NORMAL, CLOSE_GOING_AWAY, CLOSE_POLICY, CLOSE_TOO_BIG = 1000, 1001, 1008, 1009
+CLOSE_ERROR, CLOSE_TRY_LATER = 1011, 1013
+
+
+class SlowClient(Exception):
+    """The client does not read what is sent to it."""
+
+
+class Outbox:
+    """The one queue between a session and its socket: bounded; full means a slow client."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[str, str | None]] = deque()
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.overflowed = False
+
+    def put(self, text: str, key: str | None = None) -> None:
+        if self.overflowed:
+            return
+        if len(self._queue) >= QUEUE_MESSAGES or self._bytes + len(text) > QUEUE_BYTES:
+            self.overflowed = True
+        else:
+            self._queue.append((text, key))
+            self._bytes += len(text)
+            self._idle.clear()
+        self._wake.set()
+
+    def drop(self, key: str) -> None:
+        """Forget unsent messages of `key`: the audio of a response that was cut."""
+        if any(k == key for _, k in self._queue):
+            self._queue = deque(entry for entry in self._queue if entry[1] != key)
+            self._bytes = sum(len(text) for text, _ in self._queue)
+
+    async def send_all(self, websocket: WebSocket) -> None:
+        """Until cancelled. Raises SlowClient, or WebSocketDisconnect when the client is gone."""
+        while True:
+            while self._queue:
+                if self.overflowed:
+                    raise SlowClient
+                text, _ = self._queue.popleft()
+                self._bytes -= len(text)
+                await websocket.send_text(text)
+            if self.overflowed:
+                raise SlowClient
+            self._idle.set()
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def flushed(self) -> None:
+        await self._idle.wait()
+
+
+class RealtimeConnection:
+    """Owns one accepted socket until it is closed."""
+
+    def __init__(self, gateway: Gateway, websocket: WebSocket, live: LiveCall) -> None:
+        self._gateway = gateway
+        self._websocket = websocket
+        self._live = live
+        self._outbox = Outbox()
+        self._close = (CLOSE_NORMAL, "")
+        config = gateway.config
+        params = websocket.query_params
+        self._session = RealtimeSession(
+            self._outbox,
+            params.get("model", "voice-agent")[:128],
+            lead_ms=config.websocket_lead_ms,
+            on_error=lambda code: gateway.metrics.protocol_errors.labels(code).inc(),
+            on_frame=gateway.count_frame,
+        )
+        # `model` is what stock clients must send; it names an agent if there is one of that name
+        agent = params.get("agent")
+        if agent is None and params.get("model") in gateway.stack.agent_names():
+            agent = params.get("model")
+        self._agent = agent
+
+    def _on_event(self, event: Event) -> None:
+        self._gateway.observe(event)
+        self._session.on_event(event)
+
+    async def run(self) -> tuple[int, str]:
+        """The whole call; returns how to close the socket."""
+        live, gateway = self._live, self._gateway
+        call = gateway.stack.open_call(
+            self._agent, self._on_event, gateway.config.websocket_lead_ms
+        )
+        live.call = call
+        self._session.attach(call)
+        async with asyncio.TaskGroup() as group:
+            talk = group.create_task(self._talk())
+            read = group.create_task(self._read())
+            write = group.create_task(self._write())
+            leave = gateway.pacer.join(self._session.tick, self._on_fault)
+            try:
+                await asyncio.wait({talk, read, write}, return_when=asyncio.FIRST_COMPLETED)
+                if talk.done() and not write.done():
+                    flush = group.create_task(self._flush())
+                    await asyncio.wait({flush, write}, return_when=asyncio.FIRST_COMPLETED)
+                elif not talk.done():
+                    call.hang_up(live.reason)
+                    await asyncio.wait({talk}, timeout=FLUSH_S)
+            finally:
+                leave()
+                for task in (talk, read, write):
+                    task.cancel()
+        return self._close
+
+    async def _flush(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await self._outbox.flushed()
+
+    def _on_fault(self, fault: Exception) -> None:
+        self._close = (CLOSE_ERROR, "server error")
+        self._live.hang_up(EndReason.SERVER_ERROR)
+
+    async def _talk(self) -> None:
+        assert self._live.call is not None
+        try:
+            self._live.reason = await self._live.call.run()
+        except Exception:
+            log.exception("the call failed")
+            self._live.reason = EndReason.SERVER_ERROR
+            self._close = (CLOSE_ERROR, "server error")
+            return
+        if self._live.reason is EndReason.SERVER_DRAINING:
+            self._close = (CLOSE_GOING_AWAY, "the server is shutting down")
+        elif self._live.reason is EndReason.SERVER_ERROR:
+            self._close = (CLOSE_ERROR, "server error")
+        elif self._close[0] == CLOSE_NORMAL:
+            self._close = (CLOSE_NORMAL, self._live.reason.value)
+
+    async def _read(self) -> None:
+        limit = self._gateway.config.max_message_bytes
+        self._live.reason = EndReason.CALLER_HUNG_UP
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                if message.get("code") == CLOSE_TOO_BIG:
+                    self._live.reason = EndReason.BAD_INPUT
+                elif message.get("code") == 1006:
+                    self._live.reason = EndReason.TRANSPORT_LOST
+                return
+            text = message.get("text")
+            if text is None:
+                text = message.get("bytes") or b""
+            if len(text) > limit:
+                self._live.reason = EndReason.BAD_INPUT
+                self._close = (CLOSE_TOO_BIG, f"messages are limited to {limit} bytes")
+                return
+            self._session.receive(text)
+
+    async def _write(self) -> None:
+        try:
+            await self._outbox.send_all(self._websocket)
+        except SlowClient:
+            self._gateway.metrics.slow_clients.inc()
+            self._live.reason = EndReason.TRANSPORT_LOST
+            self._close = (CLOSE_POLICY, "the client reads too slowly")
+        except (WebSocketDisconnect, RuntimeError, OSError):
+            self._live.reason = EndReason.TRANSPORT_LOST
+
+
+async def realtime_endpoint(websocket: WebSocket) -> None:
+    """Accept, admit, talk, close; every path ends in a closed socket and a freed line."""
+    gateway: Gateway = websocket.app.state.gateway
+    offered = websocket.scope.get("subprotocols", [])
+    await websocket.accept(subprotocol="realtime" if "realtime" in offered else None)
+    try:
+        with gateway.admit("realtime") as live:
+            code, reason = await RealtimeConnection(gateway, websocket, live).run()
+    except CapacityError as error:
+        await _refuse(websocket, error, "server_overloaded")
+        code, reason = CLOSE_TRY_LATER, str(error.args[0])
+    except VoiceAgentError as error:
+        await _refuse(websocket, error, "invalid_request_error")
+        code, reason = CLOSE_POLICY, str(error.args[0])
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):  # it closed first
+        await websocket.close(code, reason[:120])
+
+
+async def _refuse(websocket: WebSocket, error: VoiceAgentError, kind: str) -> None:
+    event = {
+        "type": "error",
+        "event_id": new_id("event"),
+        "error": {
+            "type": kind,
+            "code": error.code,
+            "message": str(error.args[0]),
+            "param": None,
+            "event_id": None,
+        },
+    }
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
+        await websocket.send_text(json.dumps(event))

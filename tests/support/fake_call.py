@@ -1,0 +1,256 @@
+"""A call without models, for the gateway's own tests: loud frames are speech, a tone is our voice.
+
+It speaks the events of voice_agent/events.py in the order the real one does, so that transports
+can be tested in milliseconds. It knows nothing of language.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from voice_agent.errors import UsageError
+from voice_agent.events import (
+    CallEnded,
+    CallStarted,
+    EndReason,
+    Event,
+    Partial,
+    ReplyDone,
+    ReplyStarted,
+    ReplyStatus,
+    ReplyText,
+    SpeechStarted,
+    SpeechStopped,
+    TurnCommitted,
+    TurnTraced,
+    WordsHeard,
+)
+from voice_agent.playout import Tick
+from voice_agent.trace import Mark, TurnTrace
+from voice_agent.types import FRAME_MS, OUT_FRAME, OUT_RATE, SILENT_OUT, Frame, ReplyId, TurnId
+
+LOUD = 400.0
+ONSET_FRAMES = 6
+END_FRAMES = 20
+
+
+def tone(n_samples: int, hz: float = 440.0, start: int = 0, level: int = 8000) -> np.ndarray:
+    t = (np.arange(n_samples) + start) / OUT_RATE
+    return (level * np.sin(2 * np.pi * hz * t)).astype(np.int16)
+
+
+@dataclass
+class FakeReply:
+    id: ReplyId
+    text: str
+    samples: int
+    played: int = 0
+    trace: TurnTrace | None = None
+
+
+@dataclass
+class FakeCall:
+    """hz tells calls apart; `transcripts` are used one per turn, the last one again and again."""
+
+    name: str
+    agent: str
+    on_event: Callable[[Event], None]
+    lead_ms: int
+    hz: float = 440.0
+    greeting: str = ""
+    transcripts: Sequence[str] = ("what is the time",)
+    reply_text: str = "It is ten past four. Is there anything else?"
+    reply_s: float = 0.6
+    auto_response: bool = True
+    interruptible: bool = True
+    manual_turns: bool = False
+    heard: list[Frame] = field(default_factory=list)
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[tuple[str, str]] = field(default_factory=list)
+    truncations: list[tuple[ReplyId, int]] = field(default_factory=list)
+    ended: EndReason | None = None
+
+    def __post_init__(self) -> None:
+        self._reply: FakeReply | None = None
+        self._n_replies = 0
+        self._turn = TurnId(self.name, -1)
+        self._loud = self._quiet = 0
+        self._speaking = False
+        self._uncommitted = 0
+        self._end: asyncio.Event = asyncio.Event()
+        self.last_frame_after_interrupt = 0
+
+    async def run(self) -> EndReason:
+        self.on_event(CallStarted(self.name, self.agent))
+        if self.greeting:
+            self._begin(self.greeting, None)
+        await self._end.wait()
+        assert self.ended is not None
+        if self._reply is not None:
+            self._finish(ReplyStatus.CANCELLED)
+        self.on_event(CallEnded(self.name, self.ended))
+        return self.ended
+
+    def hang_up(self, reason: EndReason) -> None:
+        if self.ended is None:
+            self.ended = reason
+        self._end.set()
+
+    # ------------------------------------------------------------ hearing
+
+    def hear(self, frame: Frame) -> None:
+        assert frame.pcm.shape == (320,)
+        assert frame.pcm.dtype == np.int16
+        self.heard.append(frame)
+        self._uncommitted += 1
+        loud = float(np.sqrt(np.mean(frame.pcm.astype(np.float64) ** 2))) > LOUD
+        self._loud = self._loud + 1 if loud else 0
+        self._quiet = 0 if loud else self._quiet + 1
+        if self.manual_turns:
+            return
+        if not self._speaking and self._loud >= ONSET_FRAMES:
+            self._onset()
+        elif self._speaking and self._loud == 3 * ONSET_FRAMES:
+            words = self._transcript.split()
+            self.on_event(Partial(self._turn, " ".join(words[:2]), " " + " ".join(words[2:3])))
+        elif self._speaking and self._quiet >= END_FRAMES:
+            self._commit()
+
+    @property
+    def _transcript(self) -> str:
+        return self.transcripts[min(max(0, self._turn.index), len(self.transcripts) - 1)]
+
+    def _onset(self) -> None:
+        if self._reply is not None:
+            if not self.interruptible:
+                return
+            self._finish(ReplyStatus.INTERRUPTED)
+        self._speaking = True
+        self._turn = self._turn.next()
+        onset = max(0, (len(self.heard) - self._loud) * FRAME_MS)
+        self.on_event(SpeechStarted(self._turn, onset))
+
+    def _commit(self) -> None:
+        self._speaking = False
+        self._uncommitted = 0
+        end = max(0, (len(self.heard) - self._quiet) * FRAME_MS)
+        self.on_event(SpeechStopped(self._turn, end))
+        self.on_event(TurnCommitted(self._turn, self._transcript))
+        if self.auto_response and not self.manual_turns:
+            self._begin(self.reply_text, self._turn)
+
+    def commit_audio(self) -> bool:
+        if self._uncommitted < 5:
+            return False
+        if not self._speaking:
+            self._turn = self._turn.next()
+            self.on_event(SpeechStarted(self._turn, 0))
+        self._commit()
+        return True
+
+    def clear_audio(self) -> None:
+        self._uncommitted = 0
+        self._speaking = False
+
+    # ------------------------------------------------------------ speaking
+
+    def _begin(self, text: str, turn: TurnId | None) -> None:
+        reply = ReplyId(self.name, self._n_replies, turn)
+        self._n_replies += 1
+        self._reply = FakeReply(reply, text, int(self.reply_s * 50) * OUT_FRAME)
+        if turn is not None:
+            self._reply.trace = TurnTrace(turn, reply, transcript=self._transcript)
+            for i, mark in enumerate(
+                (Mark.SPEECH_END, Mark.PAUSE, Mark.TRANSCRIPT, Mark.COMMIT, Mark.LLM_SUBMIT,
+                 Mark.LLM_FIRST_TEXT, Mark.FIRST_CLAUSE, Mark.TTS_FIRST_AUDIO, Mark.FIRST_SOUND)
+            ):  # fmt: skip
+                self._reply.trace.mark(mark, 0.07 * i)
+        self.on_event(ReplyStarted(reply))
+        half = text.find(" ", len(text) // 2) + 1
+        self.on_event(ReplyText(reply, text[:half]))
+        self.on_event(ReplyText(reply, text[half:]))
+
+    def tick(self) -> Tick:
+        reply = self._reply
+        if reply is None:
+            return Tick(SILENT_OUT)
+        pcm = tone(OUT_FRAME, self.hz, reply.played)
+        offset, reply.played = reply.played, reply.played + OUT_FRAME
+        chars = int(len(reply.text) * reply.played / reply.samples)
+        cut = len(reply.text) if chars >= len(reply.text) else reply.text.rfind(" ", 0, chars)
+        if cut > 0:
+            self.on_event(WordsHeard(reply.id, cut))
+        finished = reply.played >= reply.samples
+        if finished:
+            self._finish(ReplyStatus.COMPLETED)
+        return Tick(pcm, reply.id, True, offset, reply.id if finished else None)
+
+    def _finish(self, status: ReplyStatus) -> None:
+        reply, self._reply = self._reply, None
+        assert reply is not None
+        share = reply.played / reply.samples
+        heard = reply.text[: int(len(reply.text) * share)]
+        audio_ms = reply.played * 1000 // OUT_RATE
+        self.on_event(ReplyDone(reply.id, status, reply.text, heard, audio_ms, 120, 96, 12))
+        if reply.trace is not None:
+            reply.trace.outcome = "spoken"
+            reply.trace.interrupted = status is ReplyStatus.INTERRUPTED
+            self.on_event(TurnTraced(reply.trace))
+
+    # ------------------------------------------------------------ client control
+
+    def update(self, **settings: Any) -> None:
+        if settings.get("voice") == "nobody":
+            raise UsageError("there is no voice 'nobody'", code="VA114")
+        self.updates.append({k: v for k, v in settings.items() if v is not None})
+
+    def add_message(self, role: str, text: str) -> None:
+        self.messages.append((role, text))
+
+    def respond(self, instructions: str | None = None) -> bool:
+        if self._reply is not None:
+            return False
+        self._begin(instructions or self.reply_text, self._turn if self._turn.index >= 0 else None)
+        return True
+
+    def cancel_reply(self) -> bool:
+        if self._reply is None:
+            return False
+        self._finish(ReplyStatus.CANCELLED)
+        return True
+
+    def truncate(self, reply: ReplyId, audio_ms: int) -> int:
+        self.truncations.append((reply, audio_ms))
+        return audio_ms
+
+
+class FakeStack:
+    """Opens FakeCalls; `options` go to every one of them."""
+
+    def __init__(self, agents: Sequence[str] = ("default", "other"), **options: Any) -> None:
+        self.ready = True
+        self.agents = agents
+        self.options = options
+        self.calls: list[FakeCall] = []
+
+    def agent_names(self) -> Sequence[str]:
+        return self.agents
+
+    def open_call(
+        self, agent_name: str | None, on_event: Callable[[Event], None], lead_ms: int
+    ) -> FakeCall:
+        name = agent_name or self.agents[0]
+        if name not in self.agents:
+            raise UsageError(f"there is no agent {name!r}", code="VA115")
+        options = {"hz": 440.0 + 220.0 * len(self.calls)} | self.options
+        call = FakeCall(f"call{len(self.calls)}", name, on_event, lead_ms, **options)
+        self.calls.append(call)
+        return call
+
+    def gauges(self) -> Mapping[str, float]:
+        return {"engine_running": 1.0, "stt_queue": 0.0}

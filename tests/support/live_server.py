@@ -1,0 +1,72 @@
+"""The gateway on a real port: inside the test's loop, or on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from gateway.app import create_app, uvicorn_config
+from gateway.config import GatewayConfig
+from gateway.gateway import Gateway
+
+
+@dataclass(frozen=True)
+class Running:
+    host: str
+    port: int
+    gateway: Gateway
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def ws(self) -> str:
+        return f"ws://{self.host}:{self.port}"
+
+
+def _prepare(stack: Any, **settings: Any) -> tuple[uvicorn.Server, socket.socket, Running]:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    config = GatewayConfig(port=port, **settings)
+    app = create_app(stack, config)
+    server = uvicorn.Server(uvicorn_config(app, config, log_level="warning"))
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+    return server, sock, Running("127.0.0.1", port, app.state.gateway)
+
+
+@contextlib.asynccontextmanager
+async def serving(stack: Any, **settings: Any) -> AsyncIterator[Running]:
+    server, sock, running = _prepare(stack, **settings)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.serve(sockets=[sock]))
+        while not server.started:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        try:
+            yield running
+        finally:
+            server.should_exit = True
+    sock.close()
+
+
+@contextlib.contextmanager
+def serving_on_thread(stack: Any, **settings: Any) -> Iterator[Running]:
+    server, sock, running = _prepare(stack, **settings)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])))
+    thread.start()
+    try:
+        while not server.started and thread.is_alive():
+            threading.Event().wait(0.01)
+        yield running
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        sock.close()
