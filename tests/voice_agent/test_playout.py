@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -238,7 +239,9 @@ def test_hold_fades_keeps_the_position_and_resumes() -> None:
     after = p.tick()
     assert after.offset == 7 * OUT_FRAME
     assert abs(int(after.pcm[0])) < 50, "fades in"
-    assert np.array_equal(after.pcm[FADE_SAMPLES:], ramp(3 * WORD)[7 * 480 + FADE_SAMPLES : 8 * 480])
+    assert np.array_equal(
+        after.pcm[FADE_SAMPLES:], ramp(3 * WORD)[7 * 480 + FADE_SAMPLES : 8 * 480]
+    )
 
 
 def test_long_hold_resumes_at_the_start_of_the_cut_word_which_counts_once() -> None:
@@ -409,7 +412,7 @@ def test_any_chunking_gives_the_same_samples_and_words(data: st.DataObject) -> N
         expected.append(pcm)
         total += len(pcm)
         points = cut(len(pcm), data)
-        for a, b in zip(points, points[1:], strict=False):
+        for a, b in pairwise(points):
             last = b == len(pcm)
             words = tuple(w for w in times(n) if a <= w.start < b)
             p.push(R1, c, AudioPiece(pcm[a:b], words, last and b == points[-1] and a != b))
@@ -444,7 +447,10 @@ def test_heard_never_passes_played_words_whatever_happens(actions: list[str]) ->
             c = clause(index, "ab cd ", text_at)
             p.push(R1, c, whole(c))
             ends += [(total + round(WORD * 0.6), text_at + 2), (total + WORD, text_at + 2)]
-            ends += [(total + WORD + round(WORD * 0.6), text_at + 5), (total + 2 * WORD, text_at + 6)]
+            ends += [
+                (total + WORD + round(WORD * 0.6), text_at + 5),
+                (total + 2 * WORD, text_at + 6),
+            ]
             index, text_at, total = index + 1, text_at + 6, total + 2 * WORD
         elif action == "tick":
             tick = p.tick()

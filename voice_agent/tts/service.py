@@ -122,9 +122,10 @@ class Speech:
 
     def cancel(self) -> None:
         """Drop the clause; called by the scope, or by a consumer that has had enough."""
-        if not self.cancelled and not self._over:
-            self.cancelled = True
-            self._service._withdraw(self)
+        if self.cancelled:
+            return
+        self.cancelled = True
+        self._service._withdraw(self, whole=self._over)
         self._ready.clear()
         self._over = True
         self._wake.set()
@@ -231,12 +232,12 @@ class VoiceService:
 
     # --- called by Speech on the loop
 
-    def _withdraw(self, job: Speech) -> None:
+    def _withdraw(self, job: Speech, *, whole: bool) -> None:
         with self._changed:
-            self._cancelled += 1
-            self._wasted_s += (
-                job.made_s if not job.pieces_made else job.pending * (job.made_s / job.pieces_made)
-            )
+            self._cancelled += not whole
+            if job.pieces_made:  # pieces of a clause are of like length
+                self._wasted_s += job.made_s * job.pending / job.pieces_made
+            job.pending = 0
             if job in self._jobs:
                 self._jobs.remove(job)
                 self._dropped.append(job)

@@ -1,0 +1,135 @@
+"""Text for the ear, and where each spoken word comes from."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voice_agent.languages.en import numbers
+from voice_agent.speakable import speak_words
+
+pytestmark = pytest.mark.unit
+
+
+def said(text: str, lexicon: dict[str, str] | None = None) -> str:
+    return " ".join(w.text for w in speak_words(text, 0, lexicon))
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken"),
+    [
+        ("I have 3 cats and 42 dogs", "I have three cats and forty-two dogs"),
+        ("1,234,567", "one million two hundred thirty-four thousand five hundred sixty-seven"),
+        ("3.14 and -5 or 0", "three point one four and minus five or zero"),
+        ("the 1st, 2nd, 23rd and 100th", "the first, second, twenty-third and one hundredth"),
+        (
+            "in 1999 and 2005 and 2024",
+            "in nineteen ninety-nine and two thousand five and twenty twenty-four",
+        ),
+        ("the 1990s or the '80s", "the nineteen nineties or the eighties"),
+        ("$5", "five dollars"),
+        ("$1", "one dollar"),
+        ("$5.99", "five dollars and ninety-nine cents"),
+        ("€0.50", "fifty cents"),
+        ("$1.2 million", "one point two million dollars"),
+        ("£3bn", "three billion pounds"),
+        ("45%", "forty-five percent"),
+        ("2.5%", "two point five percent"),
+        ("at 3:30", "at three thirty"),
+        ("at 3:05 PM", "at three oh five P M"),
+        ("at 10:00", "at ten o'clock"),
+        ("from 9am to 5 p.m.", "from nine A M to five P M."),
+        ("on March 3", "on March third"),
+        ("on Jan. 21st, 2024", "on January twenty-first, twenty twenty-four"),
+        ("2024-03-05", "March fifth twenty twenty-four"),
+        ("12/25/2023", "December twenty-fifth twenty twenty-three"),
+        ("call 555-1234", "call five five five, one two three four"),
+        ("zip 02139", "zip zero two one three nine"),
+        ("5 km and 1 kg", "five kilometers and one kilogram"),
+        ("20°C", "twenty degrees Celsius"),
+        ("60 mph", "sixty miles per hour"),
+        ("1/2 cup", "one half cup"),
+        ("3/4 done", "three quarters done"),
+        ("5-7 days", "five to seven days"),
+        ("Dr. Smith vs. Mr. Jones", "doctor Smith versus mister Jones"),
+        ("fruit, e.g. apples, etc.", "fruit, for example apples, et cetera."),
+        ("R&D", "R and D"),
+        ("the U.S. economy", "the U S economy"),
+        ("see https://www.example.com/docs?x=1.", "see example dot com slash docs."),
+        ("example.org/a-b", "example dot org slash a dash b"),
+        ("bob_1@mail.example.com", "bob underscore one at mail dot example dot com"),
+        ("**bold** _it_ `code` ~~gone~~", "bold it code gone"),
+        ("[the docs](https://x.example/y) help", "the docs help"),
+        ("# Title", "Title"),
+        ("- item", "item"),
+        ("2. second thing", "two. second thing"),
+        ("```python\nx = 1\n```", "x equals one"),
+        ("Hi 😀 there 🎉!", "Hi there!"),
+        ("#1 of C++", "number one of C plus plus"),
+        ("B12 and GPT-4", "B twelve and GPT four"),
+        ("“Quoted,” he said", "Quoted, he said"),
+        ("don’t", "don't"),
+        ("No. 5 is alive", "number five is alive"),
+        ("and/or", "and or"),
+        ("Wait... what", "Wait. what"),
+        ("I may read the sun", "I may read the sun"),
+    ],
+)
+def test_said(text: str, spoken: str) -> None:
+    assert said(text) == spoken
+
+
+@pytest.mark.parametrize("text", ["", "😀", "...", "!?", "* * *", "```", "— –", "   "])
+def test_nothing_to_say(text: str) -> None:
+    assert speak_words(text, 0) == ()
+
+
+def test_sources_point_at_what_was_written() -> None:
+    text = "Pay $5, Dr. Lee."
+    words = speak_words(text, 100)
+    assert [(w.text, text[w.source[0] - 100 : w.source[1] - 100]) for w in words] == [
+        ("Pay", "Pay"),
+        ("five", "$5,"),
+        ("dollars,", "$5,"),
+        ("doctor", "Dr."),
+        ("Lee.", "Lee."),
+    ]
+
+
+def test_lexicon_ignores_case_and_keeps_the_source() -> None:
+    (first, second) = speak_words("Qwen's great", 0, {"qwen": "kwen"})
+    assert (first.text, first.source, second.text) == ("kwen's", (0, 6), "great")
+
+
+def test_numbers() -> None:
+    assert " ".join(numbers.cardinal(1_000_001)) == "one million one"
+    assert numbers.cardinal(-3) == ["minus", "three"]
+    assert len(numbers.cardinal(10**30)) == 31
+    assert " ".join(numbers.ordinal(112)) == "one hundred twelfth"
+    assert " ".join(numbers.year(1900)) == "nineteen hundred"
+    assert " ".join(numbers.year(1905)) == "nineteen oh five"
+    assert " ".join(numbers.year(2000)) == "two thousand"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=120),
+        st.text(alphabet="0123456789.,:/-$%€°+()@ #*_`[]'apmkKM\n", max_size=60),
+    )
+)
+def test_any_text_gives_clean_words_with_ordered_sources(text: str) -> None:
+    words = speak_words(text, 7)
+    for word in words:
+        assert word.text
+        assert not any(c.isspace() for c in word.text)
+        assert any(c.isalnum() for c in word.text)
+        assert not any(c.isascii() and c.isdigit() for c in word.text)
+        assert 7 <= word.source[0] < word.source[1] <= 7 + len(text)
+    spans = [w.source for w in words]
+    assert spans == sorted(spans)
+    for one, next_one in pairwise(spans):
+        assert next_one == one or next_one[0] >= one[1]
