@@ -102,9 +102,9 @@ def foreign_kernels() -> str:
 
 
 def check_kernels() -> None:
-    """Raises UsageError VA451 when a foreign `kernels` package is in the way."""
+    """Raises UsageError VA471 when a foreign `kernels` package is in the way."""
     if package := foreign_kernels():
-        raise UsageError(_kernels_text(package), code="VA451")
+        raise UsageError(_kernels_text(package), code="VA471")
 
 
 def _kernels_text(package: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -58,10 +59,12 @@ def measure(
             voices[name], spoken = voice_speed(load_voice(store, name, threads))
             sample = spoken if sample is None else sample
     stts = dict(known.stt_ms)
-    for name in ("whisper-tiny.en", "whisper-base"):
-        if name not in stts and store.present(name):
-            stage(name)
-            stts[name] = asyncio.run(_stt_ms(store, name, _utterance(sample)))
+    unheard = [n for n in ("whisper-tiny.en", "whisper-base") if n not in stts and store.present(n)]
+    if unheard and sample is None and store.present("piper-joe"):
+        sample = spoken_sample(load_voice(store, "piper-joe", threads))
+    for name in unheard:
+        stage(name)
+        stts[name] = asyncio.run(_stt_ms(store, name, _utterance(sample)))
     speeds = Speeds(device, machine.cores, known.decode_gb_s, known.prefill_gflops, stts, voices)
     if speeds != known or again or not path.exists():
         write_speeds(path, speeds)
@@ -92,9 +95,12 @@ def linear_speed(device: str, threads: int) -> tuple[float, float]:
     return weights / one / 1e9, 2.0 * weights * 128 / many / 1e9
 
 
-def load_voice(store: ModelStore, name: str, threads: int) -> Voice:
-    """A voice of the registry through onnxruntime. Raises the store's errors."""
-    if name == "piper-joe":
+def load_voice(store: ModelStore, name: str, threads: int, style: str = "") -> Voice:
+    """A voice of the registry, or a Piper folder of one's own, through onnxruntime.
+
+    style: one of Kokoro's voices; "" is its default. Raises the store's errors and the voice's.
+    """
+    if name != "kokoro-int8":
         from voice_agent.tts.piper import PiperVoice
 
         return PiperVoice(store.path(name), threads=threads)
@@ -112,10 +118,15 @@ def voice_speed(voice: Voice) -> tuple[VoiceSpeed, Pcm16]:
         next(iter(voice.synthesize(clause(SHORT), speed=1.0, cancelled=lambda: False)))
         first.append((time.perf_counter() - start) * 1000.0)
     start = time.perf_counter()
-    pieces = [p.pcm for p in voice.synthesize(clause(SENTENCE), speed=1.0, cancelled=lambda: False)]
+    pcm = spoken_sample(voice)
     spent = time.perf_counter() - start
-    pcm = np.concatenate(pieces)
     return VoiceSpeed(median(first), spent / (len(pcm) / OUT_RATE)), pcm
+
+
+def spoken_sample(voice: Voice) -> Pcm16:
+    """`SENTENCE` as sound, int16 [n] at 24 kHz."""
+    spoken = voice.synthesize(clause(SENTENCE), speed=1.0, cancelled=lambda: False)
+    return np.concatenate([p.pcm for p in spoken])
 
 
 def clause(text: str) -> Clause:
@@ -169,7 +180,9 @@ def write_speeds(path: Path, speeds: Speeds) -> None:
 def _int8_product(k: int, n: int) -> Callable[[int], object]:
     import torch
 
-    weight = torch.quantize_per_tensor(torch.randn(n, k) * 0.05, 0.01, 0, torch.qint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the packed form has no other door yet
+        weight = torch.quantize_per_tensor(torch.randn(n, k) * 0.05, 0.01, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(weight, None)
     rows = {1: torch.randn(1, k), 128: torch.randn(128, k)}
     return lambda m: torch.ops.quantized.linear_dynamic(rows[m], packed)

@@ -141,9 +141,7 @@ def chat(
 @app.command()
 def talk(
     wav: Annotated[Path, typer.Option("--wav", help="The caller: a WAV file, any rate.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Stereo WAV: caller left, agent right.")
-    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Stereo WAV: caller left, agent right.")],
     json: Annotated[Path | None, typer.Option("--json", help="Trace of every turn.")] = None,
     config: ConfigFile = None,
     profile: Profile = None,

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from voice_agent.choose import Need, Speeds, choose
+from voice_agent.choose import Speeds, choose
 from voice_agent.cli.console import EXIT_INTERNAL, progress
 from voice_agent.config import Config
 from voice_agent.doctor import Finding, Verdict, examine, worst
@@ -14,7 +14,7 @@ from voice_agent.errors import VoiceAgentError
 from voice_agent.machine import Machine, inspect
 from voice_agent.measure import measure
 from voice_agent.models import ModelStore
-from voice_agent.selection import FETCHABLE_LLMS, pick_device, target_ms
+from voice_agent.selection import need_of, pick_device
 
 _STYLE = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
@@ -66,15 +66,7 @@ def _print_speeds(
     if not speeds.stt_ms or not speeds.voice:
         console.print("fetch the models to see what this machine can carry")
         return
-    present = {n for n in (*speeds.stt_ms, *speeds.voice) if store.present(n)}
-    present |= {n for n in ("qwen2.5-1.5b",) if store.present(n)}
-    need = Need(
-        calls=config.server.max_calls,
-        target_ms=target_ms(config, speeds.device),
-        memory_mb=machine.free_mb,
-        present=present,
-        fetchable=FETCHABLE_LLMS,
-    )
+    need = need_of(config, store, machine, speeds.device)
     try:
         choice = choose(speeds, need)
     except VoiceAgentError as e:

@@ -37,7 +37,7 @@ def engine_error(error: Exception) -> VoiceAgentError:
     if kind == "CapacityError":
         return CapacityError(str(error), code="VA210")
     if kind in ("UsageError", "ModelError"):
-        return UsageError(str(error), code="VA453")
+        return UsageError(str(error), code="VA473")
     return VoiceAgentError(str(error), code="VA310")
 
 

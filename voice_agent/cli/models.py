@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from voice_agent.cli.console import EXIT_INTERNAL, progress
@@ -23,7 +23,9 @@ def run_list(config: Config) -> None:
     store = ModelStore(sources=config.models.sources)
     table = Table(title=f"models in {store.root}", title_justify="left")
     for column in ("name", "job", "MB", "here", "licence", "sources, in order"):
-        table.add_column(column, justify="right" if column == "MB" else "left")
+        wide = column in ("licence", "sources, in order")
+        justify: JustifyMethod = "right" if column == "MB" else "left"
+        table.add_column(column, justify=justify, no_wrap=not wide, overflow="fold")
     for model in REGISTRY.values():
         table.add_row(
             model.name,
@@ -76,12 +78,12 @@ def run_verify(config: Config, names: list[str]) -> None:
 
 def _sources(model: Model, config: Config) -> str:
     own = [config.models.sources[model.name]] if model.name in config.models.sources else []
-    return ", ".join([*own, *(_source(s) for s in model.sources)])
+    return "; ".join([*own, *(_source(s) for s in model.sources)])
 
 
 def _source(source: Source) -> str:
     if isinstance(source, HubSource):
-        return f"model hub {source.repo}"
+        return "model hub"
     if isinstance(source, InstalledSource):
         return f"installed package {source.package}"
     if isinstance(source, NpmSource):

@@ -1,0 +1,30 @@
+"""Before and after loading: is `kernels` ours, logs, and an interpreter that does not pause."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from voice_agent import logs
+from voice_agent.agent_file import find_agent, load_agent
+from voice_agent.config import Config
+from voice_agent.doctor import check_kernels
+
+SWITCH_INTERVAL_S = 0.0005
+
+
+def begin(config: Config) -> None:
+    """Cheap checks that should fail before any model is loaded.
+
+    Raises UsageError VA471 (foreign `kernels`), VA440 to VA443 (the default agent's file).
+    """
+    logs.setup(config.log.format, config.log.level)
+    check_kernels()
+    load_agent(find_agent(config.default_agent, config.agents_dir))
+
+
+def settle() -> None:
+    """After loading: nothing loaded so far is ever collected, and threads hand over quickly."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,179 @@
+"""`voice-agent up`: the wiring of configuration, stack and gateway on one port.
+
+The only module outside `gateway` that imports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+import uvloop
+
+from gateway.app import create_app, uvicorn_config
+from gateway.config import GatewayConfig, check_bind, is_loopback
+from voice_agent.cli.console import progress
+from voice_agent.cli.runtime import begin, settle
+from voice_agent.cli.tls import self_signed
+from voice_agent.config import Config
+from voice_agent.errors import UsageError
+from voice_agent.loading import load_stack
+from voice_agent.models import data_dir
+from voice_agent.stack import Stack
+
+
+def serve(config: Config) -> None:
+    """Run until SIGTERM or SIGINT, then drain. Blocking.
+
+    Raises UsageError VA470 (port), and what checking, loading and starting raise.
+    """
+    begin(config)
+    with reserve(config.server.host, config.server.port) as sock:
+        door = gateway_config(config, sock.getsockname()[1])
+        check_bind(door)
+        uvloop.run(_serve(config, door, sock))
+
+
+def gateway_config(config: Config, port: int) -> GatewayConfig:
+    """The gateway's own record, from ours."""
+    server = config.server
+    return GatewayConfig(
+        host=server.host,
+        port=port,
+        api_keys=server.api_keys,
+        allowed_hosts=server.allowed_hosts,
+        allowed_origins=server.allowed_origins,
+        max_calls=server.max_calls,
+    )
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet: a busy port shows before any model is loaded.
+
+    Raises UsageError VA470.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host.strip("[]"), port))
+    except OSError as e:
+        sock.close()
+        raise UsageError(_bind_text(host, port, e), code="VA470") from e
+    sock.setblocking(False)
+    return sock
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own signal handling: a drained server exits with status 0.
+
+    settled: set once it listens or has failed to.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.settled = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.settled.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(config: Config, door: GatewayConfig, sock: socket.socket) -> None:
+    with progress() as stage:
+        stack = await load_stack(config, stage)
+        stage("greetings and prompts", None)
+        await stack.start()
+    settle()
+    try:
+        app = create_app(stack, door)
+        server = Server(
+            uvicorn_config(app, door, loop="uvloop", timeout_graceful_shutdown=5, **_tls(config))
+        )
+        async with asyncio.TaskGroup() as group:
+            stop = asyncio.Event()
+            _on_signals(stop, server)
+            running = group.create_task(server.serve(sockets=[sock]))
+            await server.settled.wait()
+            if server.started:
+                announce(config, door, stack)
+            waiting = group.create_task(stop.wait())
+            await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not running.done():
+                await app.state.gateway.drain(config.server.drain_s)
+                server.should_exit = True
+    finally:
+        await stack.close()
+
+
+def _on_signals(stop: asyncio.Event, server: uvicorn.Server) -> None:
+    """The first signal drains, the second ends at once."""
+
+    def handle() -> None:
+        if stop.is_set():
+            server.should_exit = server.force_exit = True
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle)
+
+
+def announce(config: Config, door: GatewayConfig, stack: Stack) -> None:
+    """What was chosen and why, then the address: printed only when a call would be answered."""
+    shown: set[str] = set()
+    for choice in stack.choices:
+        why = "" if choice.why in shown else f"  ({choice.why})" if choice.why else ""
+        shown.add(choice.why)
+        print(f"{choice.job:<15} {choice.model} on {choice.device}{why}", file=sys.stderr)
+    scheme = "https" if config.server.tls_self_signed else "http"
+    host = "localhost" if is_loopback(door.host) else door.host
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    print(f"ready: {scheme}://{host}:{door.port}/", flush=True)
+    if door.api_keys:
+        print("callers need an API key", file=sys.stderr)
+
+
+def _tls(config: Config) -> dict[str, str]:
+    if not config.server.tls_self_signed:
+        return {}
+    certificate, key = self_signed(data_dir() / "tls", config.server.host)
+    return {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+
+
+def _bind_text(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {port} on {host} is in use{_owner(port)}; stop that program, or choose another "
+            f"port: --port {port + 1} (0 picks a free one)"
+        )
+    if error.errno == errno.EACCES:
+        return f"port {port} needs privileges; choose one above 1023, such as --port 8080"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+def _owner(port: int) -> str:
+    """` by NAME (process N)`, if it can be seen."""
+    import psutil
+
+    try:
+        for c in psutil.net_connections("tcp"):
+            if c.status == psutil.CONN_LISTEN and c.laddr.port == port and c.pid:
+                return f" by {psutil.Process(c.pid).name()} (process {c.pid})"
+    except (psutil.Error, OSError):
+        pass
+    return ""
