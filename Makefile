@@ -1,0 +1,70 @@
+# `make help` lists the targets. Needs Python 3.11 or newer, make, and a Python package index.
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+# An extra index for PyTorch builds, e.g. one with CPU-only wheels (smaller).
+TORCH_INDEX ?=
+
+BIN   := $(VENV)/bin
+# A GPU that the driver can see decides; DEVICE=cpu or DEVICE=cuda overrides it.
+DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
+CONSTRAINTS := constraints/$(DEVICE).txt
+TORCH := $(shell grep -m1 '^torch==' $(CONSTRAINTS) 2>/dev/null)
+
+VENV_DONE    := $(VENV)/.stamp-venv
+TORCH_DONE   := $(VENV)/.stamp-torch-$(DEVICE)
+INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install up test test-browser lint type bench load clean
+
+help: ## This list.
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALL_DONE) ## Create .venv and install everything (done by the others when needed).
+
+$(VENV_DONE):
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is %s" % sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip uv
+	@touch $@
+
+# torch first and by pip: pip prefers a local CPU build where there is one.
+$(TORCH_DONE): $(VENV_DONE) $(CONSTRAINTS)
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'
+	@touch $@
+
+$(INSTALL_DONE): $(TORCH_DONE) $(CONSTRAINTS) pyproject.toml
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/uv pip install --quiet -c $(CONSTRAINTS) -e '.[$(DEVICE),dev]'
+	@touch $@
+
+up: $(INSTALL_DONE) ## Start the server; fetches missing models first. ARGS="--port 9000" is passed on.
+	$(BIN)/voice-agent up $(ARGS)
+
+test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
+	$(BIN)/voice-agent models fetch --group small
+	@command -v chromium >/dev/null || echo "NOT RUN: browser tests: needs chromium"
+	@command -v node >/dev/null || echo "NOT RUN: browser tests: needs node"
+	@command -v sipp >/dev/null || echo "NOT RUN: telephone tests: needs sipp"
+	$(BIN)/python -m pytest -m "not slow and not gpu$(if $(shell command -v chromium && command -v node),, and not browser)" $(ARGS)
+
+test-browser: $(INSTALL_DONE) ## Only the tests with headless Chromium.
+	$(BIN)/python -m pytest -m browser $(ARGS)
+
+lint: $(INSTALL_DONE) ## Style.
+	$(BIN)/ruff check .
+
+type: $(INSTALL_DONE) ## Types.
+	$(BIN)/mypy
+
+bench: $(INSTALL_DONE) ## Benchmarks of the stages on this machine.
+	$(BIN)/python -m loadtest.bench $(ARGS)
+
+load: $(INSTALL_DONE) ## Simulated callers against a running server.
+	$(BIN)/python -m loadtest $(ARGS)
+
+clean: ## Remove .venv and caches; models stay.
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
