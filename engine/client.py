@@ -223,6 +223,10 @@ class Engine:
         prefill_only: bool,
     ) -> Generation:
         prompt = tuple(prompt_ids)
+        if any(token >= self._n_vocab for token, _ in params.logit_bias):
+            raise UsageError(f"logit_bias names a token outside 0..{self._n_vocab - 1}")
+        if any(not 0 <= token < self._n_vocab for token in params.stop_token_ids):
+            raise UsageError(f"stop_token_ids names a token outside 0..{self._n_vocab - 1}")
         max_new = self._check_prompt(prompt, 0 if prefill_only else params.max_tokens)
         try:
             loop = asyncio.get_running_loop()

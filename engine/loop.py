@@ -163,6 +163,7 @@ class EngineLoop:
             inbox, self._inbox = self._inbox, Inbox()
         for request in inbox.submits:
             try:
+                request.rule_out({*self._eos_ids, *request.params.stop_token_ids})
                 request.text = None if request.prefill_only else self._make_text(request)
             except Exception as error:
                 log.exception("request refused by its text", extra={"request": request.id})
@@ -329,7 +330,7 @@ def _row(request: Request, n: int) -> Row:
     sample = None
     if end == request.known and not request.prefill_only:
         sample = SampleRow(
-            request.params, request.known, request.seed, request.tokens, request.n_prompt
+            request.sampling, request.known, request.seed, request.tokens, request.n_prompt
         )
     ids = tuple(request.tokens[start:end])
     return Row(ids, start, tuple(request.table.blocks), sample)

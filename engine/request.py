@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Protocol
 
 from engine.errors import InternalError
 from engine.kvcache import BlockTable
 from engine.sampling import SamplingParams
+
+_NEVER = -1e9
+"""A bias no logit overcomes."""
 
 
 class State(Enum):
@@ -69,8 +72,10 @@ class Sink(Protocol):
 class TextOut(Protocol):
     """Turns token ids into deliverable text, holding back what may still change."""
 
-    stopped: bool
-    """A stop string was found; the text before it has been returned."""
+    @property
+    def stopped(self) -> bool:
+        """A stop string was found; the text before it has been returned."""
+        ...
 
     def push(self, token: int) -> str: ...
 
@@ -81,9 +86,10 @@ class Request:
     """Owned by the engine thread once it is in the inbox."""
 
     __slots__ = (
-        "arrival_s", "background", "cached_tokens", "computed", "deadline_s", "error", "finish",
-        "id", "max_new", "n_prompt", "params", "passes", "pin_key", "pin_ttl_s", "prefill_only",
-        "rebased", "seed", "sink", "speaking", "state", "table", "tenant", "text", "tokens",
+        "arrival_s", "background", "cached_tokens", "computed", "deadline_s", "endless", "error",
+        "finish", "id", "max_new", "n_prompt", "params", "passes", "pin_key", "pin_ttl_s",
+        "prefill_only", "rebased", "seed", "sink", "speaking", "state", "table", "tenant", "text",
+        "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +113,8 @@ class Request:
         self.tokens: list[int] = list(prompt)
         self.n_prompt = len(self.tokens)
         self.params = params
+        self.endless: SamplingParams | None = None
+        """Settings for the first `min_tokens` tokens: those that end a reply are ruled out."""
         self.seed = seed
         self.max_new = max_new
         self.arrival_s = arrival_s
@@ -141,6 +149,19 @@ class Request:
     def remaining(self) -> int:
         """Tokens known but not computed; 1 while decoding."""
         return len(self.tokens) - self.computed
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The settings for the next token."""
+        if self.endless is not None and self.n_output < self.params.min_tokens:
+            return self.endless
+        return self.params
+
+    def rule_out(self, ends: Iterable[int]) -> None:
+        """Keep `ends` from being chosen among the first `min_tokens` tokens."""
+        if self.params.min_tokens:
+            bias = dict(self.params.logit_bias) | dict.fromkeys(ends, _NEVER)
+            self.endless = replace(self.params, logit_bias=tuple(bias.items()))
 
     def move(self, state: State) -> None:
         """Change state; an illegal move raises `InternalError`."""

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.budget import CostModel, StepBudget, fit
+
+pytestmark = pytest.mark.unit
+
+
+def test_fit_recovers_a_straight_line():
+    model = fit([(n, 17.0 + 0.4 * n) for n in (1, 2, 8, 64, 256)])
+    assert model.base_ms == pytest.approx(17.0)
+    assert model.per_token_ms == pytest.approx(0.4)
+
+
+@given(st.lists(st.tuples(st.integers(1, 600), st.floats(0.01, 5000.0)), min_size=1, max_size=9))
+def test_fit_is_never_negative(samples):
+    model = fit(samples)
+    assert model.base_ms >= 0.0
+    assert model.per_token_ms > 0.0
+
+
+def test_fit_needs_a_sample():
+    with pytest.raises(ValueError, match="at least one"):
+        fit([])
+
+
+def test_chunks_of_a_long_prompt_each_pay_the_base():
+    model = CostModel(10.0, 0.5)
+    assert model.tokens_within(60.0) == 100
+    assert model.tokens_within(5.0) == 0
+    assert model.ms(0) == 0.0
+    assert model.total_ms(250, 60.0) == pytest.approx(3 * 10 + 125)
+    assert model.total_ms(0, 60.0) == 0.0
+
+
+def test_budget_shrinks_with_slack_but_prompts_still_progress():
+    budget = StepBudget(CostModel(10.0, 0.5), 60.0, 256, 16)
+    assert budget.limit_ms(None) == 60.0
+    assert budget.limit_ms(5.0) == 60.0
+    assert budget.limit_ms(0.03) == pytest.approx(30.0)
+    assert budget.limit_ms(-1.0) == 0.0
+    assert budget.prefill_tokens(60.0, 8) == 92
+    assert budget.prefill_tokens(0.0, 8) == 16
+    assert budget.prefill_tokens(1000.0, 8) == 248
+    assert budget.prefill_tokens(60.0, 256) == 0

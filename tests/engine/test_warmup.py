@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from engine.blocks import BlockPool
+from engine.warmup import freeze_garbage, measure
+from tests.engine.fakes import HashRunner
+from tests.engine.test_client import build
+
+pytestmark = pytest.mark.unit
+
+
+class TimedRunner(HashRunner):
+    """Takes 10 ms and 0.25 ms a token of a clock that only it moves."""
+
+    time_s = 0.0
+
+    def run(self, rows):
+        self.time_s += 0.010 + 0.00025 * sum(len(row.token_ids) for row in rows)
+        return super().run(rows)
+
+
+def test_finds_the_cost_of_a_step_and_gives_the_blocks_back():
+    runner = TimedRunner(64, 4, max_model_len=300)
+    pool = BlockPool(64)
+    report = measure(runner, pool, max_batch=8, max_step_tokens=128, timer=lambda: runner.time_s)
+    assert report.cost.base_ms == pytest.approx(10.0)
+    assert report.cost.per_token_ms == pytest.approx(0.25)
+    assert [n for n, _ in report.decode_ms] == [1, 2, 4, 8]
+    assert [n for n, _ in report.prefill_ms] == [16, 64, 128]
+    assert report.predict_decode_ms(1) == pytest.approx(10.25)
+    assert report.predict_decode_ms(6) == pytest.approx(11.5)
+    assert report.predict_prefill_ms(100) == pytest.approx(35.0)
+    assert report.predict_prefill_ms(400) == pytest.approx(110.0)
+    assert pool.n_free == 64
+    pool.check()
+
+
+def test_works_with_next_to_no_room():
+    runner = TimedRunner(1, 4, max_model_len=9)
+    report = measure(
+        runner, BlockPool(1), max_batch=8, max_step_tokens=128, timer=lambda: runner.time_s
+    )
+    assert [n for n, _ in report.decode_ms] == [1]
+    assert [n for n, _ in report.prefill_ms] == [4]
+
+
+def test_freeze_leaves_the_collector_working():
+    threshold = gc.get_threshold()
+    try:
+        freeze_garbage()
+        assert gc.get_freeze_count() > 0
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
+
+
+def test_an_engine_plans_with_what_it_measured():
+    threshold = gc.get_threshold()
+    engine = build(start=False, max_step_tokens=64)
+    try:
+        report = engine.warm()
+        assert engine.warmup is report
+        assert engine._scheduler.budget.cost is report.cost
+        assert engine.stats().kv_blocks_free == 128
+    finally:
+        engine.close()
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
