@@ -24,6 +24,7 @@ from voice_agent.types import PcmF32
 from .base import AudioPiece, Clause, WordTime
 from .espeak import Espeak
 from .onnx_graph import OnnxGraph
+from .phrases import parts
 from .sound import Resampler, fade_in, fade_out, silence, to_pcm16
 
 PAD, BOS, EOS, GAP = "_", "^", "$", " "
@@ -97,19 +98,18 @@ class PiperVoice:
     def synthesize(
         self, clause: Clause, *, speed: float, cancelled: Callable[[], bool]
     ) -> Iterator[AudioPiece]:
-        """24 kHz pieces of at most about 1.1 s; the first about 0.4 s. An empty piece marks a point
-        where another clause may go first. Raises InternalError on silence for spoken words."""
+        """24 kHz pieces of at most about 1.1 s; the first about 0.4 s. Raises InternalError on
+        silence for spoken words."""
         if not clause.words:
             yield AudioPiece(silence(0), (), True)
             return
         resampler = Resampler(self._settings.rate)
-        parts = _parts([word.text for word in clause.words])
+        runs = parts([word.text for word in clause.words], MAX_WORDS, PART_WORDS)
         done = peak = 0  # samples (model rate) before this part; loudest sample
         first_word = 0
         window = iter((*WINDOWS[:-1], *([WINDOWS[-1]] * 10_000)))
-        for number, words in enumerate(parts):
+        for number, words in enumerate(runs):
             phrase = self._phrase(words, speed)
-            yield AudioPiece(silence(0), (), False)
             times = self._times(phrase, first_word, done, resampler)
             at = phrase.begin
             while at < phrase.end:
@@ -124,7 +124,7 @@ class PiperVoice:
                 over = upto == phrase.end
                 if over:
                     sound = fade_out(sound, self._settings.rate)
-                last = over and number == len(parts) - 1
+                last = over and number == len(runs) - 1
                 pcm = to_pcm16(resampler.push(sound, last=last), GAIN)
                 peak = max(peak, int(np.abs(pcm).max(initial=0)))
                 done += len(sound)
@@ -206,19 +206,6 @@ class PiperVoice:
             start, end = ((f - phrase.begin) * self._hop + done for f in span)
             out.append(WordTime(first_word + i, resampler.position(start), resampler.position(end)))
         return out
-
-
-def _parts(words: list[str]) -> list[list[str]]:
-    """Runs of words short enough for one pass, cut after punctuation where there is any."""
-    parts: list[list[str]] = []
-    while len(words) > MAX_WORDS:
-        cut = next(
-            (n for n in range(PART_WORDS, PART_WORDS // 2, -1) if words[n - 1][-1] in ",.;:!?"),
-            PART_WORDS,
-        )
-        parts.append(words[:cut])
-        words = words[cut:]
-    return [*parts, words]
 
 
 def _find_model(folder: Path) -> Path:
