@@ -27,10 +27,15 @@ from .metrics import CONTENT_TYPE
 from .realtime_ws import realtime_endpoint
 from .webrtc import RtcCall
 
+OPEN_PATHS = frozenset(("/healthz", "/readyz"))
+"""What needs no key, beside the page's own files: it tells nothing."""
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/call.js": ("call.js", "text/javascript; charset=utf-8"),
+    "/meters.js": ("meters.js", "text/javascript; charset=utf-8"),
+    "/transcript.js": ("transcript.js", "text/javascript; charset=utf-8"),
     "/waterfall.js": ("waterfall.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
@@ -64,7 +69,11 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/rtc/offer", _offer, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
         ],
-        middleware=[Middleware(Guard, doorkeeper=gateway.doorkeeper)],
+        middleware=[
+            Middleware(
+                Guard, doorkeeper=gateway.doorkeeper, open_paths=OPEN_PATHS | PAGE_FILES.keys()
+            )
+        ],
         lifespan=lifespan,
     )
     app.state.gateway = gateway

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .auth import Doorkeeper, Refusal
-
-OPEN_PATHS = frozenset(
-    ("/", "/app.js", "/waterfall.js", "/style.css", "/icon.svg", "/healthz", "/readyz")
-)
-"""What needs no key: the page's files and the health checks, which tell nothing."""
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -31,10 +27,16 @@ SECURITY_HEADERS = {
 
 
 class Guard:
-    """ASGI middleware: Host, Origin, key, then the security headers on every answer."""
+    """ASGI middleware: Host, Origin, key, then the security headers on every answer.
 
-    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper) -> None:
+    open_paths need no key.
+    """
+
+    def __init__(
+        self, app: ASGIApp, doorkeeper: Doorkeeper, open_paths: Collection[str]
+    ) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._doorkeeper = doorkeeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +70,7 @@ class Guard:
         keeper = self._doorkeeper
         host = headers.get("host")
         refusal = keeper.check_host(host) or keeper.check_origin(headers.get("origin"), host)
-        if refusal is None and not preflight and scope["path"] not in OPEN_PATHS:
+        if refusal is None and not preflight and scope["path"] not in self._open_paths:
             refusal = keeper.check_key(headers, scope.get("subprotocols", ()))
         return refusal
 

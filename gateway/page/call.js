@@ -1,0 +1,153 @@
+// One call over WebRTC: microphone out, voice in, events on the data channel "events".
+
+export class CallError extends Error {
+  // kind: insecure | no-microphone | microphone-denied | microphone-busy | key | full | refused |
+  //       unreachable | lost
+  constructor(kind, message, retryAfter = 0) {
+    super(message);
+    this.kind = kind;
+    this.retryAfter = retryAfter;
+  }
+}
+
+const CONNECT_MS = 15000;
+const LOST_MS = 4000;
+const TAIL_MS = 450;
+
+async function microphone() {
+  if (!window.isSecureContext || !navigator.mediaDevices) {
+    throw new CallError("insecure", "");
+  }
+  try {
+    return await navigator.mediaDevices.getUserMedia({
+      audio: {
+        echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1,
+      },
+    });
+  } catch (error) {
+    const kinds = {
+      NotAllowedError: "microphone-denied", SecurityError: "microphone-denied",
+      NotFoundError: "no-microphone", OverconstrainedError: "no-microphone",
+      NotReadableError: "microphone-busy", AbortError: "microphone-busy",
+    };
+    throw new CallError(kinds[error.name] || "no-microphone", error.message);
+  }
+}
+
+async function exchange(offer, agent, key) {
+  const headers = { "content-type": "application/json" };
+  if (key) headers.authorization = `Bearer ${key}`;
+  let response;
+  try {
+    response = await fetch("rtc/offer", {
+      method: "POST",
+      headers,
+      body: JSON.stringify({ type: offer.type, sdp: offer.sdp, agent: agent || undefined }),
+    });
+  } catch {
+    throw new CallError("unreachable", "The server does not answer.");
+  }
+  const body = await response.json().catch(() => ({}));
+  if (response.ok) return body;
+  const message = body.error?.message || `The server answered ${response.status}.`;
+  if (response.status === 401) throw new CallError("key", message);
+  if (response.status === 503) {
+    throw new CallError("full", message, Number(response.headers.get("retry-after")) || 10);
+  }
+  throw new CallError("refused", message);
+}
+
+export class Call {
+  // on: {event(data), input(stream), output(stream), connected(), closed(errorOrNull)}
+  constructor(on) {
+    this.on = on;
+    this.closed = false;
+  }
+
+  async start(agent, key) {
+    this.stream = await microphone();
+    if (this.closed) return this.release();
+    this.on.input(this.stream);
+    const pc = (this.pc = new RTCPeerConnection({ iceServers: [] }));
+    this.channel = pc.createDataChannel("events");
+    this.channel.onmessage = (message) => this.receive(JSON.parse(message.data));
+    for (const track of this.stream.getAudioTracks()) {
+      pc.addTrack(track, this.stream);
+      track.onended = () => this.close(new CallError("no-microphone", ""));
+    }
+    pc.ontrack = (event) => this.on.output(event.streams[0] || new MediaStream([event.track]));
+    pc.onconnectionstatechange = () => this.watch();
+    this.timer = setTimeout(
+      () => this.close(new CallError("lost", "No connection for audio could be made.")), CONNECT_MS,
+    );
+    try {
+      await pc.setLocalDescription(await pc.createOffer());
+      await this.gathered();
+      const answer = await exchange(pc.localDescription, agent, key);
+      if (this.closed) return;
+      await pc.setRemoteDescription(answer);
+    } catch (error) {
+      this.close(error instanceof CallError ? error : new CallError("refused", error.message));
+    }
+  }
+
+  gathered() {
+    if (this.pc.iceGatheringState === "complete") return Promise.resolve();
+    return new Promise((done) => {
+      const finish = () => this.pc.iceGatheringState === "complete" && done();
+      this.pc.addEventListener("icegatheringstatechange", finish);
+      setTimeout(done, 2000);
+    });
+  }
+
+  watch() {
+    const state = this.pc.connectionState;
+    if (state === "connected") {
+      clearTimeout(this.timer);
+      this.on.connected();
+    } else if (state === "disconnected") {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.close(new CallError("lost", "")), LOST_MS);
+    } else if (state === "failed" || state === "closed") {
+      this.close(new CallError("lost", ""));
+    }
+  }
+
+  receive(data) {
+    if (this.closed) return;
+    this.on.event(data);
+    if (data.type === "ended") {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.close(null), TAIL_MS); // the last words are still playing
+    }
+  }
+
+  hangUp() {
+    if (this.channel?.readyState === "open") {
+      this.channel.send(JSON.stringify({ type: "hangup" }));
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.close(null), 150); // let it leave
+    } else {
+      this.close(null);
+    }
+  }
+
+  close(error) {
+    if (this.closed) return;
+    this.closed = true;
+    clearTimeout(this.timer);
+    this.release();
+    this.on.closed(error);
+  }
+
+  release() {
+    for (const track of this.stream?.getTracks() || []) {
+      track.onended = null;
+      track.stop();
+    }
+    if (this.pc) {
+      this.pc.onconnectionstatechange = null;
+      this.pc.close();
+    }
+  }
+}

@@ -1,0 +1,172 @@
+// Drives the page in headless Chromium with a fake microphone; prints one JSON object of what it saw.
+//
+//   node drive.mjs '{"url": ..., "chromium": ..., "wav": ..., "shots": DIR, "scene": ..., ...}'
+//
+// scenes: call (a whole conversation with a barge-in), idle, full, key, insecure, denied, lost
+
+import { chromium } from "playwright-core";
+
+const o = { scene: "call", timeout: 30000, width: 1280, height: 800, ...JSON.parse(process.argv[2]) };
+const saw = { scene: o.scene, console_errors: [], shots: [] };
+
+const flags = [
+  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+  "--disable-background-networking", "--disable-component-update", "--disable-sync",
+  "--use-fake-device-for-media-stream", "--autoplay-policy=no-user-gesture-required",
+  "--allow-loopback-in-peer-connection", "--ignore-certificate-errors",
+];
+if (o.scene !== "denied") flags.push("--use-fake-ui-for-media-stream");
+if (o.wav) flags.push(`--use-file-for-fake-audio-capture=${o.wav}`);
+
+const browser = await chromium.launch({ executablePath: o.chromium, headless: true, args: flags });
+const context = await browser.newContext({
+  viewport: { width: o.width, height: o.height }, colorScheme: o.color || "light",
+  reducedMotion: o.reduced ? "reduce" : "no-preference", ignoreHTTPSErrors: true,
+});
+const page = await context.newPage();
+page.setDefaultTimeout(o.timeout);
+page.on("pageerror", (error) => saw.console_errors.push(String(error)));
+page.on("console", (message) => {
+  if (message.type() === "error") saw.console_errors.push(message.text());
+});
+
+const shot = async (name) => {
+  if (!o.shots) return;
+  const path = `${o.shots}/${name}-${o.width}-${o.color || "light"}.png`;
+  await page.screenshot({ path });
+  saw.shots.push(path);
+};
+const status = () => page.textContent("#status");
+const state = (...names) => page.waitForFunction(
+  (wanted) => wanted.includes(document.body.dataset.state), names);
+const texts = (selector) => page.$$eval(selector, (all) => all.map((e) => e.textContent));
+
+// Root mean square of the agent's voice over `ms`, read from the stream that the page plays.
+const agentRms = (ms) => page.evaluate(async (duration) => {
+  window.testContext ||= new AudioContext();
+  await window.testContext.resume();
+  const stream = document.querySelector("#voice").srcObject;
+  if (!stream) return { rms: 0, quiet_ms: 0 };
+  const analyser = window.testContext.createAnalyser();
+  analyser.fftSize = 1024;
+  const source = window.testContext.createMediaStreamSource(stream);
+  source.connect(analyser);
+  const samples = new Float32Array(1024);
+  const end = performance.now() + duration;
+  let loudest = 0;
+  let last = performance.now();
+  const start = last;
+  while (performance.now() < end) {
+    await new Promise((r) => setTimeout(r, 15));
+    analyser.getFloatTimeDomainData(samples);
+    const rms = Math.sqrt(samples.reduce((a, s) => a + s * s, 0) / samples.length);
+    loudest = Math.max(loudest, rms);
+    if (rms > 0.003) last = performance.now();
+  }
+  source.disconnect();
+  return { rms: loudest, last_sound_ms: last - start, quiet_ms: performance.now() - last };
+}, ms);
+
+async function conversation() {
+  await page.focus("#talk");
+  await page.keyboard.press("Enter"); // by keyboard alone
+  await state("listening", "hearing", "thinking", "speaking");
+  saw.connected = true;
+  await page.waitForSelector(".caller.open p");
+  saw.partial = (await texts(".caller p"))[0];
+  await page.waitForSelector(".caller:not(.open) p");
+  saw.transcripts = await texts(".caller:not(.open) p");
+  await page.waitForFunction(() => {
+    const replies = document.querySelectorAll(".caller:not(.open) ~ .agent .heard");
+    return [...replies].some((e) => e.textContent.length > 4);
+  });
+  saw.agent_rms = (await agentRms(700)).rms;
+  saw.heard_while_speaking = (await texts(".agent .heard")).at(-1);
+  saw.meter_out = await page.$eval("#level-out", (e) => Number(e.style.getPropertyValue("--level")));
+  await shot("speaking");
+  if (o.barge_in !== false) {
+    await page.waitForSelector(".caller ~ .agent.cut");
+    const after = await agentRms(600);
+    saw.barge_in = {
+      last_sound_after_ms: after.last_sound_ms, quiet_ms: after.quiet_ms,
+      unheard: (await texts(".agent.cut .rest")).at(-1), heard: (await texts(".agent.cut .heard")).at(-1),
+    };
+  }
+  await page.waitForSelector(".trace");
+  saw.trace = await page.$eval(".trace summary", (e) => e.textContent);
+  await page.$eval(".trace", (e) => { e.open = true; });
+  saw.trace_rows = await page.$$eval(".trace", (all) => all[0].querySelectorAll("tr").length);
+  await page.waitForTimeout(400);
+  await shot("conversation");
+  saw.live_region = await page.textContent("#spoken");
+  await page.keyboard.press("Escape");
+  await state("ended");
+  saw.ended = await status();
+  saw.microphone_released = await page.evaluate(() => document.querySelector("#voice").srcObject === null);
+}
+
+const scenes = {
+  call: conversation,
+  idle: async () => { await shot("idle"); },
+  full: async () => {
+    await page.click("#talk");
+    await page.waitForSelector("#notice:not([hidden])");
+    saw.notice = await page.textContent("#notice");
+    await shot("full");
+  },
+  key: async () => {
+    await page.waitForSelector("#key-form:not([hidden])");
+    await shot("key");
+    await page.fill("#key", "a wrong key of some length");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelector("#key-hint").textContent.includes("not known"));
+    await page.fill("#key", o.key);
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#key-form", { state: "hidden" });
+    await page.click("#talk");
+    await state("listening", "hearing", "thinking", "speaking");
+    saw.connected = true;
+  },
+  insecure: async () => {
+    await page.waitForSelector("#notice:not([hidden])");
+    saw.notice = await page.textContent("#notice");
+    await shot("insecure");
+  },
+  denied: async () => {
+    await page.click("#talk");
+    await page.waitForSelector("#notice:not([hidden])");
+    saw.notice = await page.textContent("#notice");
+    await shot("denied");
+  },
+  lost: async () => {
+    await page.route("**/rtc/offer", (route) => route.abort());
+    await page.click("#talk");
+    await page.waitForSelector("#notice:not([hidden])");
+    saw.notice = await page.textContent("#notice");
+    await shot("lost");
+    await page.unroute("**/rtc/offer");
+    await state("listening", "hearing", "thinking", "speaking");
+    saw.connected = true;
+  },
+};
+
+try {
+  if (o.scene === "insecure") {
+    await page.addInitScript(() => Object.defineProperty(window, "isSecureContext", { value: false }));
+  }
+  await page.goto(o.url);
+  await page.waitForLoadState("networkidle");
+  await scenes[o.scene]();
+  saw.overflow_px = await page.evaluate(
+    () => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  saw.requests_elsewhere = await page.evaluate((origin) => performance.getEntriesByType("resource")
+    .map((e) => e.name).filter((name) => !name.startsWith(origin)), new URL(o.url).origin);
+} catch (error) {
+  saw.failure = String(error.message).split("\n")[0];
+  saw.state = await page.evaluate(() => document.body.dataset.state).catch(() => null);
+  saw.page = await page.textContent("main").catch(() => null);
+  await shot("failure").catch(() => null);
+} finally {
+  await browser.close();
+}
+console.log(JSON.stringify(saw));

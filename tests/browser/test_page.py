@@ -1,0 +1,85 @@
+"""The page in headless Chromium with a fake microphone, against a real server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.fake_call import FakeStack
+from tests.support.live_server import serving_on_thread
+
+pytestmark = pytest.mark.browser
+Drive = Callable[..., dict[str, Any]]
+
+
+def check(saw: dict[str, Any]) -> None:
+    assert saw["console_errors"] == []
+    assert saw["requests_elsewhere"] == []
+    assert saw["overflow_px"] <= 0
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "color"), [(1280, 800, "light"), (320, 640, "dark")]
+)
+def test_a_conversation_with_a_barge_in(
+    drive: Drive, server_url: str, width: int, height: int, color: str
+) -> None:
+    saw = drive(server_url, "call", width=width, height=height, color=color)
+    check(saw)
+    assert saw["connected"]
+    assert saw["partial"]
+    assert all(saw["transcripts"])
+    assert saw["agent_rms"] > 0.01
+    assert saw["heard_while_speaking"]
+    assert saw["meter_out"] > 0
+    assert saw["barge_in"]["unheard"]
+    assert saw["barge_in"]["quiet_ms"] > 200
+    assert "ms from your last sound" in saw["trace"]
+    assert saw["trace_rows"] >= 4
+    assert saw["live_region"]
+    assert saw["ended"] == "Call ended"
+    assert saw["microphone_released"]
+    if "VOICE_AGENT_TEST_URL" not in os.environ:
+        assert saw["transcripts"][0] == "Could you tell me when the museum opens tomorrow?"
+
+
+@pytest.mark.parametrize("color", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1280])
+def test_at_rest(drive: Drive, server_url: str, width: int, color: str) -> None:
+    check(drive(server_url, "idle", width=width, height=700, color=color))
+
+
+def test_a_full_server_is_explained(drive: Drive) -> None:
+    with serving_on_thread(FakeStack(), max_calls=1) as server:
+        server.gateway.admission.max_calls = 0
+        saw = drive(server.url, "full", width=320, height=640)
+    assert "lines are busy" in saw["notice"]
+    assert "Trying again in" in saw["notice"]
+
+
+def test_a_keyed_server_asks_once(drive: Drive) -> None:
+    key = "correct horse battery staple"
+    with serving_on_thread(FakeStack(), api_keys=(key,)) as server:
+        saw = drive(server.url, "key", key=key, width=320, height=640)
+    assert saw["connected"]
+
+
+def test_an_insecure_page_says_how_to_fix_it(drive: Drive, server_url: str) -> None:
+    saw = drive(server_url, "insecure", width=320, height=640)
+    assert "--tls-self-signed" in saw["notice"]
+    assert "ssh -L" in saw["notice"]
+    check(saw)
+
+
+def test_a_denied_microphone_is_explained(drive: Drive, server_url: str) -> None:
+    saw = drive(server_url, "denied")
+    assert "microphone is blocked" in saw["notice"]
+
+
+def test_a_lost_connection_is_retried(drive: Drive, server_url: str) -> None:
+    saw = drive(server_url, "lost")
+    assert "Trying again in" in saw["notice"]
+    assert saw["connected"]

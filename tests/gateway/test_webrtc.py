@@ -1,0 +1,243 @@
+"""WebRTC against an aiortc peer over real sockets: sound both ways, events, and no leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+from collections.abc import AsyncIterator
+from fractions import Fraction
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import pytest
+from aiortc import (
+    MediaStreamTrack,
+    RTCConfiguration,
+    RTCPeerConnection,
+    RTCRtpReceiver,
+    RTCSessionDescription,
+)
+from aiortc.mediastreams import MediaStreamError
+
+from gateway.media.opus import Decoder, Encoder
+from gateway.webrtc import JITTER_ATTRIBUTE, with_opus_parameters
+from tests.support.fake_call import FakeStack, tone
+from tests.support.live_server import Running, serving
+from voice_agent.events import EndReason
+from voice_agent.types import SILENT_OUT, FrameFlag
+
+pytestmark = pytest.mark.unit
+
+
+class Microphone(MediaStreamTrack):
+    """Opus packets at real-time pace: a tone while `loud`, else silence."""
+
+    kind = "audio"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loud = False
+        self._encoder = Encoder()
+        self._n = 0
+        self._due_s: float | None = None
+
+    async def recv(self) -> av.Packet:
+        if self.readyState != "live":
+            raise MediaStreamError
+        now = asyncio.get_running_loop().time()
+        self._due_s = now if self._due_s is None else self._due_s + 0.02
+        await asyncio.sleep(max(0.0, self._due_s - now))
+        pcm = tone(480, 300.0, self._n * 480) if self.loud else SILENT_OUT
+        packet = av.Packet(self._encoder.encode(pcm))
+        packet.pts = self._n * 960
+        packet.time_base = Fraction(1, 48_000)
+        self._n += 1
+        return packet
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    def add(self, packet: Any) -> tuple[bool, None]:
+        self.payloads.append(packet.payload)
+        return False, None
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self.microphone = Microphone()
+        self.sink = Sink()
+        self.events: list[dict[str, Any]] = []
+        self._news = asyncio.Event()
+        self.answer = ""
+
+    async def connect(self, server: Running, **body: Any) -> httpx.Response:
+        self.channel = self.pc.createDataChannel("events")
+        self.channel.on("message", self._on_message)
+        self.pc.on("track", self._on_track)
+        self.pc.addTrack(self.microphone)
+        await self.pc.setLocalDescription(await self.pc.createOffer())
+        async with httpx.AsyncClient() as client:
+            response = await client.post(
+                f"{server.url}/rtc/offer",
+                json={"type": "offer", "sdp": self.pc.localDescription.sdp, **body},
+            )
+        if response.status_code == 200:
+            self.answer = response.json()["sdp"]
+            await self.pc.setRemoteDescription(RTCSessionDescription(self.answer, "answer"))
+        return response
+
+    def _on_track(self, track: MediaStreamTrack) -> None:
+        for receiver in self.pc.getReceivers():
+            setattr(receiver, JITTER_ATTRIBUTE, self.sink)
+
+    def _on_message(self, message: str) -> None:
+        self.events.append(json.loads(message))
+        self._news.set()
+
+    async def until(self, type_: str, n: int = 1) -> dict[str, Any]:
+        async with asyncio.timeout(15):
+            while True:
+                found = [e for e in self.events if e["type"] == type_]
+                if len(found) >= n:
+                    return found[n - 1]
+                self._news.clear()
+                await self._news.wait()
+
+    def heard(self) -> np.ndarray:
+        decoder = Decoder()
+        return np.concatenate([decoder.decode(p) for p in self.sink.payloads])
+
+    async def close(self) -> None:
+        self.microphone.stop()
+        await self.pc.close()
+
+
+@contextlib.asynccontextmanager
+async def peer() -> AsyncIterator[Peer]:
+    p = Peer()
+    try:
+        yield p
+    finally:
+        await p.close()
+
+
+def test_aiortc_still_has_the_attribute_we_replace() -> None:
+    class Transport:
+        state = "new"
+
+    assert hasattr(RTCRtpReceiver("audio", Transport()), JITTER_ATTRIBUTE)
+
+
+def test_the_answer_asks_for_fec() -> None:
+    sdp = "v=0\r\na=rtpmap:111 opus/48000/2\r\na=rtpmap:0 PCMU/8000\r\n"
+    assert with_opus_parameters(sdp) == (
+        "v=0\r\na=rtpmap:111 opus/48000/2\r\na=fmtp:111 minptime=10;useinbandfec=1\r\n"
+        "a=rtpmap:0 PCMU/8000\r\n"
+    )
+
+
+async def test_a_call_with_greeting_turn_and_barge_in() -> None:
+    stack = FakeStack(greeting="Hello, how can I help?", reply_s=4.0)
+    async with serving(stack) as server, peer() as p:
+        assert (await p.connect(server)).status_code == 200
+        assert "useinbandfec=1" in p.answer
+        await p.until("reply")
+        await p.until("heard", 3)
+        p.microphone.loud = True  # over the greeting
+        first = await p.until("done")
+        assert first["status"] == "interrupted"
+        assert first["heard"] != first["text"]
+        await p.until("partial")
+        p.microphone.loud = False
+        final = await p.until("final")
+        assert final["text"] == "what is the time"
+        await p.until("heard", 12)
+        call = stack.calls[0]
+        received = [f.flag for f in call.heard].count(FrameFlag.RECEIVED)
+        assert received > 0.8 * len(call.heard) - 10
+        spectrum = np.abs(np.fft.rfft(p.heard()[-3200:] * np.hanning(3200)))
+        assert abs(int(np.argmax(spectrum)) * 5 - call.hz) < 15
+        p.channel.send(json.dumps({"type": "hangup"}))
+        ended = await p.until("ended")
+        assert ended["reason"] == "caller_hung_up"
+    assert stack.calls[0].ended is EndReason.CALLER_HUNG_UP
+
+
+async def test_a_vanished_page_ends_the_call() -> None:
+    stack = FakeStack()
+    async with serving(stack) as server:
+        async with peer() as p:
+            await p.connect(server)
+            await p.until("started")
+        async with asyncio.timeout(10):
+            while server.gateway.live:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    assert stack.calls[0].ended is EndReason.TRANSPORT_LOST
+
+
+async def test_the_agents_goodbye_is_told() -> None:
+    stack = FakeStack()
+    async with serving(stack) as server, peer() as p:
+        await p.connect(server)
+        await p.until("started")
+        stack.calls[0].hang_up(EndReason.AGENT_GOODBYE)
+        assert (await p.until("ended"))["reason"] == "agent_goodbye"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [({"sdp": "nonsense"}, 400), ({"sdp": 5}, 400), ({"agent": "nobody"}, 400),
+     ({"type": "answer"}, 400), ({"sdp": "x" * 70_000}, 400),
+     ({"sdp": "v=0\r\nm=audio 9 X\r\na=rtpmap:1 opus/48000\r\n"}, 400)],
+)  # fmt: skip
+async def test_bad_offers_are_refused_and_leave_nothing(body: dict[str, Any], status: int) -> None:
+    async with serving(FakeStack()) as server, peer() as p:
+        response = await p.connect(server, **body)
+        assert response.status_code == status
+        assert response.json()["error"]["message"]
+        assert server.gateway.admission.active == 0
+
+
+async def test_a_full_server_says_when_to_come_back() -> None:
+    async with serving(FakeStack(), max_calls=1) as server, peer() as p, peer() as q:
+        await p.connect(server)
+        await p.until("started")
+        response = await q.connect(server)
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) > 0
+        assert response.json()["error"]["code"] == "VA460"
+
+
+async def test_twenty_calls_leave_no_task_and_no_descriptor() -> None:
+    stack = FakeStack()
+    async with serving(stack) as server:
+
+        async def one_call() -> None:
+            async with peer() as p:
+                await p.connect(server)
+                await p.until("started")
+                p.channel.send(json.dumps({"type": "hangup"}))
+                await p.until("ended")
+            async with asyncio.timeout(10):
+                while server.gateway.live:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+        await one_call()
+        gc.collect()
+        await asyncio.sleep(0.1)
+        tasks, files = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            await one_call()
+        gc.collect()
+        await asyncio.sleep(0.2)
+        assert len(asyncio.all_tasks()) <= tasks
+        assert len(os.listdir("/proc/self/fd")) <= files + 1
+        assert len(server.gateway.pacer) == 0
