@@ -31,7 +31,8 @@ _STREAMED = (0, 0xFFFFFFFF)  # data sizes written by programs that did not know 
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """pcm: int16 [n], mono, at `rate` Hz. `source_*` describe the file; truncated: it ended early."""
+    """pcm: int16 [n], mono, at `rate` Hz. `source_*` describe the file; truncated: it ended
+    early."""
 
     pcm: Pcm16
     rate: int
@@ -73,7 +74,8 @@ def resample(pcm: Pcm16, rate_in: int, rate_out: int) -> Pcm16:
     for rate in (rate_in, rate_out):
         if not MIN_RATE <= rate <= MAX_RATE:
             raise UsageError(
-                f"a sample rate of {rate} Hz is not between {MIN_RATE} and {MAX_RATE}", code=BAD_LAYOUT
+                f"a sample rate of {rate} Hz is not between {MIN_RATE} and {MAX_RATE}",
+                code=BAD_LAYOUT,
             )
     if rate_in == rate_out or len(pcm) == 0:
         return pcm
@@ -93,9 +95,10 @@ def pcm_from_bytes(data: bytes) -> Pcm16:
 def read_wav(source: str | Path | bytes, rate: int = IN_RATE) -> Sound:
     """Read a WAV file or its bytes as mono int16 at `rate` Hz.
 
-    Reads 8, 16, 24 and 32-bit integer and 32/64-bit float PCM, plain or extensible, any channel count
-    up to 32 (mixed down by averaging), any rate (resampled). A data chunk that ends early is read as
-    far as it goes. Raises UsageError: no such file, empty, header broken, no samples, other codec.
+    Reads 8, 16, 24 and 32-bit integer and 32/64-bit float PCM, plain or extensible, any channel
+    count up to 32 (mixed down by averaging), any rate (resampled). A data chunk that ends early is
+    read as far as it goes. Raises UsageError: no such file, empty, header broken, no samples, other
+    codec.
     """
     name = "the audio" if isinstance(source, bytes) else str(source)
     data = source if isinstance(source, bytes) else _read_file(Path(source))
@@ -139,7 +142,9 @@ def write_wav(path: str | Path, pcm: Pcm16, rate: int) -> None:
         part.replace(target)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {target}: {error.strerror or error}", code=NOT_WAV) from error
+        raise UsageError(
+            f"cannot write {target}: {error.strerror or error}", code=NOT_WAV
+        ) from error
 
 
 def _read_file(path: Path) -> bytes:
@@ -192,7 +197,8 @@ def _parse_format(chunk: bytes, name: str) -> _Format:
         )
     if not 1 <= channels <= MAX_CHANNELS or not MIN_RATE <= rate <= MAX_RATE:
         raise UsageError(
-            f"{name} claims {channels} channels at {rate} Hz, which cannot be right", code=BAD_LAYOUT
+            f"{name} claims {channels} channels at {rate} Hz, which cannot be right",
+            code=BAD_LAYOUT,
         )
     return _Format(tag, channels, rate, bits)
 
@@ -217,7 +223,8 @@ _MAX_HEADER = 4096
 
 
 def find_riff(data: bytes) -> int:
-    """Offset of a RIFF/WAVE header inside raw bytes, or -1. 44 bytes of it played as PCM are a click."""
+    """Offset of a RIFF/WAVE header inside raw bytes, or -1. 44 bytes of it played as PCM are a
+    click."""
     at = data.find(b"RIFF")
     while at >= 0:
         if data[at + 8 : at + 12] == b"WAVE":
@@ -230,8 +237,8 @@ class PcmStream:
     """Bytes of a 16-bit little-endian mono stream in any chunking; whole samples come out.
 
     Holds back an odd byte until its other half arrives, and removes WAV headers wherever they
-    appear: clients that send one file after another put one in the middle. `header_rate` is the rate
-    the last header claimed. Never holds more than `_MAX_HEADER` bytes.
+    appear: clients that send one file after another put one in the middle. `header_rate` is the
+    rate the last header claimed. Never holds more than `_MAX_HEADER` bytes.
     """
 
     def __init__(self) -> None:

@@ -28,10 +28,10 @@ _PER_MS = IN_RATE // 1000
 class TurnTaking:
     """How soon to speak. Milliseconds of media time; thresholds are probabilities of voice.
 
-    start_ms: voice needed before it is speech. resume_ms: voice needed in a pause before it goes on.
-    pause_ms: silence after which the tail is worth transcribing. min/max_silence_ms: limits of the
-    end-of-turn silence. prior: P(complete) when nothing is known yet. cue_weight: log-odds that a
-    full-strength cue of the words adds. concealed_ms: a run of concealed audio longer than this
+    start_ms: voice needed before it is speech. resume_ms: voice needed in a pause before it goes
+    on. pause_ms: silence after which the tail is worth transcribing. min/max_silence_ms: limits of
+    the end-of-turn silence. prior: P(complete) when nothing is known yet. cue_weight: log-odds that
+    a full-strength cue of the words adds. concealed_ms: a run of concealed audio longer than this
     counts as silence, so that a lost network ends a turn. continuation_ms: how long after the end
     the caller's next words still belong to it (used by the turn machine).
     """
@@ -52,7 +52,9 @@ class TurnTaking:
         if not 0.0 < self.end_threshold <= self.start_threshold < 1.0:
             raise ValueError("thresholds must satisfy 0 < end <= start < 1")
         if not 0 < self.pause_ms <= self.min_silence_ms <= self.max_silence_ms:
-            raise ValueError("silences must satisfy 0 < pause_ms <= min_silence_ms <= max_silence_ms")
+            raise ValueError(
+                "silences must satisfy 0 < pause_ms <= min_silence_ms <= max_silence_ms"
+            )
         if not 0.0 < self.prior < 1.0:
             raise ValueError("prior must lie between 0 and 1")
         if min(self.start_ms, self.resume_ms, self.concealed_ms, self.continuation_ms) < 0:
@@ -62,7 +64,8 @@ class TurnTaking:
         """The time-out for an estimate: continuous, falling, between the two limits."""
         w = min(1.0, max(0.0, (p_complete - 0.1) / 0.75))
         w = w * w * (3.0 - 2.0 * w)
-        return self.max_silence_ms * (self.min_silence_ms / self.max_silence_ms) ** w
+        ratio = self.min_silence_ms / self.max_silence_ms
+        return self.max_silence_ms * math.pow(ratio, w)
 
 
 PRESETS: dict[str, TurnTaking] = {
@@ -81,8 +84,9 @@ class EdgeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """sample: what the edge is about: first voiced sample (ONSET, RESUMED) or one past the last voiced
-    sample (PAUSE, ENDED). at_sample: the media position at which it was decided; never decreases.
+    """sample: what the edge is about: first voiced sample (ONSET, RESUMED) or one past the last
+    voiced sample (PAUSE, ENDED). at_sample: the media position at which it was decided; never
+    decreases.
     """
 
     kind: EdgeKind
@@ -101,9 +105,7 @@ class Endpointer:
     ONSET (PAUSE RESUMED)* PAUSE ENDED.
     """
 
-    def __init__(
-        self, config: TurnTaking, cue: Callable[[str], float] = completion_cue
-    ) -> None:
+    def __init__(self, config: TurnTaking, cue: Callable[[str], float] = completion_cue) -> None:
         self._config = config
         self._cue = cue
         self._at = 0
@@ -158,7 +160,8 @@ class Endpointer:
         self._p = p
 
     def set_evidence(self, transcript: str) -> None:
-        """The words so far; a dangling "and" lengthens the pause, a finished question shortens it."""
+        """The words so far; a dangling "and" lengthens the pause, a finished question shortens
+        it."""
         self._evidence = self._cue(transcript)
 
     def configure(self, config: TurnTaking) -> None:

@@ -1,4 +1,5 @@
-"""Log-mel spectrogram as Whisper defines it (Radford et al. 2022), in numpy, for every model that eats it."""
+"""Log-mel spectrogram as Whisper defines it (Radford et al. 2022), in numpy, for every model that
+eats it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def _hz_to_mel(hz: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _mel_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(mel < 15.0, mel * 200.0 / 3.0, 1000.0 * np.exp((mel - 15.0) * np.log(6.4) / 27.0))
+    return np.where(
+        mel < 15.0, mel * 200.0 / 3.0, 1000.0 * np.exp((mel - 15.0) * np.log(6.4) / 27.0)
+    )
 
 
 @functools.cache
@@ -77,8 +80,9 @@ def whisper_features(pcm: PcmF32, n_frames: int, n_mels: int = 80) -> Mel:
 
     Only the frames that see sound are computed; the rest is the floor, as an FFT of zeros gives.
     """
-    reach = min(n_frames, len(pcm) // HOP + 2)  # the last samples still ring in two more frames
-    body = log10_mel(np.pad(pcm[: n_frames * HOP], (0, 2 * HOP)), n_mels)[:reach]
+    # frame i sees samples from i * HOP - N_FFT / 2 on
+    reach = min(n_frames, (len(pcm) + N_FFT // 2 + HOP - 1) // HOP)
+    body = log10_mel(np.pad(pcm[: n_frames * HOP], (0, 3 * HOP)), n_mels)[:reach]
     out = np.full((n_frames, n_mels), FLOOR_LOG10, np.float32)
     out[: len(body)] = body
     loudest = float(body.max()) if len(body) else FLOOR_LOG10

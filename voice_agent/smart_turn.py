@@ -1,7 +1,8 @@
-"""Did that sound finished? Smart Turn v3.2: P(turn complete) from the last 8 s of the caller's voice.
+"""Did that sound finished? Smart Turn v3.2: P(turn complete) from the last 8 s of the caller's
+voice.
 
-An audio model (a Whisper tiny encoder with a small head): it hears intonation, not words. Its answer
-scales the silence time-out and is never the only gate.
+An audio model (a Whisper tiny encoder with a small head): it hears intonation, not words. Its
+answer scales the silence time-out and is never the only gate.
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ class SmartTurn:
                 str(model), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
-            raise InternalError(f"the end-of-turn model {model} cannot be loaded: {error}") from error
+            raise InternalError(
+                f"the end-of-turn model {model} cannot be loaded: {error}"
+            ) from error
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="smart-turn")
         self._waiting = 0
 
     def predict(self, pcm: PcmF32) -> float:
         """P(complete) in [0, 1]. pcm: float32 [n] at 16 kHz, ending in the pause; blocking.
 
-        Uses the last 8 s; shorter audio is padded with silence in front, then the whole is brought to
-        zero mean and unit variance, as in the model's training.
+        Uses the last 8 s; shorter audio is padded with silence in front, then the whole is brought
+        to zero mean and unit variance, as in the model's training.
         """
         n = SECONDS * RATE
         window = np.zeros(n, np.float32)

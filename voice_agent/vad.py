@@ -85,10 +85,14 @@ class SileroVad:
                 str(path), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
-            raise InternalError(f"the voice activity model {path} cannot be loaded: {error}") from error
+            raise InternalError(
+                f"the voice activity model {path} cannot be loaded: {error}"
+            ) from error
         self._rate = np.array(IN_RATE, np.int64)
 
-    def score(self, windows: NDArray[np.float32], states: State) -> tuple[NDArray[np.float32], State]:
+    def score(
+        self, windows: NDArray[np.float32], states: State
+    ) -> tuple[NDArray[np.float32], State]:
         """windows [N, 576], states [2, N, 128] -> probabilities [N], next states [2, N, 128]."""
         probs, after = self._session.run(
             None, {"input": windows, "state": states, "sr": self._rate}
@@ -96,7 +100,8 @@ class SileroVad:
         return probs[:, 0], after
 
     def probabilities(self, pcm: PcmF32) -> NDArray[np.float32]:
-        """One probability per whole window of a recording, from a fresh state; float32 [n // 512]."""
+        """One probability per whole window of a recording, from a fresh state; float32 [n //
+        512]."""
         state = np.zeros((2, 1, 128), np.float32)
         padded = np.concatenate([np.zeros(CONTEXT, np.float32), pcm])
         n = len(pcm) // WINDOW

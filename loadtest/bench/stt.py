@@ -1,4 +1,5 @@
-"""Recognition as a call uses it: word error rate, final-transcript latency, passes, confirmed share.
+"""Recognition as a call uses it: word error rate, final-transcript latency, passes, confirmed
+share.
 
 Run: python -m loadtest.bench.stt --clips DIR [--model DIR] [--end-of-turn FILE] [--json F]
 
@@ -31,13 +32,13 @@ from voice_agent.endpointing import PRESETS, Edge, EdgeKind, Endpointer
 from voice_agent.models import ModelStore
 from voice_agent.smart_turn import SmartTurn
 from voice_agent.stt.partials import PartialPolicy, Why
-from voice_agent.stt.streaming import Utterance
+from voice_agent.stt.streaming import PRE_ROLL_MS, Utterance
 from voice_agent.stt.whisper import WhisperRecognizer
-from voice_agent.types import IN_FRAME, IN_RATE, Frame, Pcm16
+from voice_agent.types import FRAME_MS, IN_FRAME, IN_RATE, Frame, Pcm16
 from voice_agent.vad import VadService, VadWindow
 
 LEAD_S, TAIL_S = 0.5, 2.0  # silence around a clip
-PRE_ROLL = 15  # frames kept from before the onset
+PRE_ROLL = PRE_ROLL_MS // FRAME_MS
 CLEAN = ("ps_austen", "ms_")
 
 
@@ -210,7 +211,9 @@ def error_rate(clips: Iterable[Clip], normalise: EnglishTextNormalizer) -> float
     if not chosen:
         return None
     return float(
-        jiwer.wer([normalise(c.reference) for c in chosen], [normalise(c.hypothesis) for c in chosen])
+        jiwer.wer(
+            [normalise(c.reference) for c in chosen], [normalise(c.hypothesis) for c in chosen]
+        )
     )
 
 
@@ -251,7 +254,11 @@ def summary(clips: list[Clip]) -> dict[str, object]:
 async def measure(args: argparse.Namespace) -> list[Clip]:
     store = ModelStore()
     recognizer = WhisperRecognizer(args.model or store.path("whisper-tiny.en"), args.threads)
-    judge = None if args.no_end_of_turn else SmartTurn(args.end_of_turn or store.path("smart-turn-v3.2"))
+    judge = (
+        None
+        if args.no_end_of_turn
+        else SmartTurn(args.end_of_turn or store.path("smart-turn-v3.2"))
+    )
     recognizer.warm()
     if judge is not None:
         judge.warm()

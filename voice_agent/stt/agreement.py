@@ -1,4 +1,5 @@
-"""Which words will not change: local agreement over consecutive passes (Macháček et al. 2023). Pure."""
+"""Which words will not change: local agreement over consecutive passes (Macháček et al. 2023).
+Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def _distances(a: Sequence[str], b: Sequence[str]) -> list[list[int]]:
 def split_at(known: Sequence[str], heard: Sequence[str]) -> tuple[int, int]:
     """(k, j): `heard` covers known[:k], and heard[j:] is news beyond `known`.
 
-    Either k < len(known), and `heard` ends inside what is known (j == len(heard)), or k == len(known).
+    Either k < len(known), and `heard` ends inside what is known (j == len(heard)), or k ==
+    len(known).
     """
     table = _distances(known, heard)
     n, m = len(known), len(heard)
@@ -46,13 +48,15 @@ def split_at(known: Sequence[str], heard: Sequence[str]) -> tuple[int, int]:
 class Agreement:
     """The words of one stretch of audio over successive passes that each see more of it.
 
-    A word is confirmed when two consecutive passes agree on it and another word follows it (the last
-    word of a pass may be cut off in the middle). When a pass repeats everything the one before said,
-    the reading is stable, and its own words are confirmed too, but for the last `margin` of them.
+    A word is confirmed when two consecutive passes agree on it and another word follows it (the
+    last word of a pass may be cut off in the middle). When a pass repeats what the one before said
+    but for its last `loose` words, which are guesses at half-heard sound, the reading is stable:
+    the newer pass's own words are then confirmed too, all but the last `margin`.
     """
 
-    def __init__(self, margin: int = 3) -> None:
+    def __init__(self, margin: int = 3, loose: int = 2) -> None:
         self._margin = margin
+        self._loose = loose
         self.words: tuple[str, ...] = ()
         self.n_confirmed = 0
 
@@ -70,7 +74,7 @@ class Agreement:
         before = self.words[n:]
         agreed = same_length(before, news)
         sure = min(agreed, len(news) - 1)
-        if before and agreed >= len(before) - 1:  # its last word may have been cut off
+        if before and agreed >= len(before) - self._loose:
             sure = max(sure, len(news) - self._margin)
         self.words = self.confirmed + news
         self.n_confirmed = n + max(0, sure)

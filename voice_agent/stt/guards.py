@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
-import regex
 
-from ..types import IN_RATE, PcmF32
+from voice_agent.types import IN_RATE, PcmF32
 
-_KEEP = regex.compile(r"[^\p{L}\p{N}']+")
+_KEEP = re.compile(r"[^\w']+|_")
 
 QUIET_RMS = 10 ** (-55 / 20)  # no 30 ms of a recording louder than this: nobody spoke
 _FRAME = IN_RATE * 30 // 1000
@@ -35,7 +35,8 @@ HALLUCINATED = frozenset(
         "subtitles by the amara org community",
     }
 )
-"""What Whisper says over silence; each can also be said by a person, so these only raise suspicion."""
+"""What Whisper says over silence; each can also be said by a person, so these only raise
+suspicion."""
 
 
 def plain(word: str) -> str:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ..errors import CapacityError
+from voice_agent.errors import CapacityError
 
 T = TypeVar("T")
 
 
 class SupersededError(Exception):
-    """A queued partial was replaced by a newer request of the same utterance, or made room for one."""
+    """A queued partial was replaced by a newer request of the same utterance, or made room for
+    one."""
 
 
 @dataclass(slots=True)
@@ -31,8 +32,8 @@ class Job(Generic[T]):
 
 
 class JobQueue(Generic[T]):
-    """Thread-safe. At most `size` live jobs: a final pushes out the partial that could wait longest,
-    a partial that finds it full is refused (CapacityError).
+    """Thread-safe. At most `size` live jobs: a final pushes out the partial that could wait
+    longest, a partial that finds it full is refused (CapacityError).
     """
 
     def __init__(self, size: int) -> None:
@@ -88,6 +89,17 @@ class JobQueue(Generic[T]):
         """Forget a job that has not started; no effect otherwise."""
         with self._ready:
             job.cancelled = True
+
+    def promote(self, key: Hashable) -> None:
+        """A queued partial of `key` turned out to be its final."""
+        with self._ready:
+            for job in self._live():
+                if job.key == key and not job.final:
+                    job.final = True
+                    entry = (False, job.deadline_s, next(self._count), job)
+                    self._heap = [e for e in self._heap if e[3] is not job]
+                    heapq.heapify(self._heap)
+                    heapq.heappush(self._heap, entry)
 
     def close(self) -> None:
         """Refuse new jobs and drop the queued ones."""

@@ -1,8 +1,8 @@
 """When a partial transcript is worth its milliseconds. Pure; positions are samples of media time.
 
 While our agent speaks: once, `barge_in_ms` after the onset, to tell an interruption from "mm-hm".
-At every VAD pause: that pass becomes the final if the caller is done. Else: when `interval_s` of new
-voice has come since the last pass.
+At every VAD pause: that pass becomes the final if the caller is done. Else: when `interval_s` of
+new voice has come since the last pass.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class PartialPolicy:
     def due(
         self, start_sample: int, end_sample: int, *, voiced: bool, agent_speaking: bool
     ) -> Why | None:
-        """Whether to start a pass now that the window [start, end) was heard. A yes counts as done."""
+        """Whether to start a pass now that the window [start, end) was heard. A yes counts as
+        done."""
         if voiced:
             self._new_voice += end_sample - max(start_sample, self._seen)
         if agent_speaking:

@@ -17,6 +17,7 @@ from .agreement import Agreement, split_at
 from .base import Transcript
 from .jobs import SupersededError
 
+PRE_ROLL_MS = 500  # audio before the onset that a first word needs: without it "and" is lost
 SETTLE_S = 12.0  # from here a pause that the caller speaks past settles its words
 CUT_S = 20.0  # from here audio is cut at its quietest place
 CUT_FROM_S, CUT_MARGIN_S = 8.0, 4.0  # where that place may lie: from the start, to the end
@@ -38,6 +39,8 @@ class KeyedRecognizer(Protocol):
         key: Hashable | None = None,
     ) -> Transcript: ...
 
+    def promote(self, key: Hashable) -> None: ...
+
 
 @dataclass(slots=True)
 class _Pass:
@@ -51,9 +54,9 @@ class _Pass:
 class Utterance:
     """Audio in, words out: confirmed words never change until `reset`.
 
-    `append` every frame from a little before the onset on, pauses included. `transcribe` runs a pass
-    over what is there; several may be awaited at once. Memory is bounded by `MAX_BUFFER_S`: settled
-    audio is dropped at pauses, so a long monologue costs no more per pass than a sentence.
+    `append` every frame from a little before the onset on, pauses included. `transcribe` runs a
+    pass over what is there; several may be awaited at once. Memory is bounded by `MAX_BUFFER_S`:
+    settled audio is dropped at pauses, so a long monologue costs no more per pass than a sentence.
 
     All positions are samples since `reset`. Runs on one event loop.
     """
@@ -105,7 +108,7 @@ class Utterance:
         return self.passes > 0 and self._seen_end >= self._voiced_end
 
     def append(self, pcm: Pcm16, *, voiced: bool | None = None) -> None:
-        """Add audio, int16 [n] at 16 kHz. voiced: the voice detector's opinion; None: by loudness."""
+        """Add int16 [n] at 16 kHz. voiced: the voice detector's opinion; None: by loudness."""
         if voiced is None:
             voiced = self._sounds_voiced(pcm)
         if voiced:
@@ -121,27 +124,32 @@ class Utterance:
     ) -> Transcript:
         """The words of all audio so far.
 
-        pause: asked at a VAD pause; such a pass is ordered like a final, because it becomes the final if
-        no more voice comes: a final asked later then returns at once. final: every word is confirmed.
-        When the recogniser is full or a newer request replaced this one, a partial returns the newest
-        words known. Raises InternalError (model failed) and, for finals, CapacityError.
+        pause: asked at a VAD pause; such a pass is ordered like a final, because it becomes the
+        final if no more voice comes: a final asked later then returns at once. final: every word is
+        confirmed. When the recogniser is full or a newer request replaced this one, a partial
+        returns the newest words known. Raises InternalError (model failed) and, for finals,
+        CapacityError.
         """
         epoch, wanted = self._epoch, self._voiced_end
+        urgent = final or pause
         if final and self.is_fresh:
             self.reused += 1
         while epoch == self._epoch and (self.passes == 0 or self._seen_end < wanted):
             running = self._running
             if running is not None and running.covers >= wanted:
+                if urgent:
+                    self._recognizer.promote(self)
                 await asyncio.shield(running.done)
             else:
                 try:
-                    await self._pass(final or pause, deadline_s)
+                    await self._pass(urgent, deadline_s)
                 except SupersededError:
                     pass
                 except CapacityError:
                     if final:
                         raise
-            if not final:
+                    break
+            if not urgent:
                 break
         if not final:
             return self.current

@@ -12,11 +12,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..clock import Clock, MonotonicClock
-from ..errors import InternalError
-from ..mel import RATE
-from ..types import PcmF32
-from ..vad import WINDOW, SileroVad
+from voice_agent.clock import Clock, MonotonicClock
+from voice_agent.errors import InternalError
+from voice_agent.mel import RATE
+from voice_agent.types import PcmF32
+from voice_agent.vad import WINDOW, SileroVad
+
 from .base import Transcript
 from .guards import is_made_up, is_quiet, is_suspicious
 from .jobs import Job, JobQueue
@@ -42,7 +43,8 @@ _Job: TypeAlias = Job[_Request]
 
 
 class WhisperRecognizer:
-    """Implements `Recognizer`. `transcribe` is called on an event loop, the model runs on one thread.
+    """Implements `Recognizer`. `transcribe` is called on an event loop, the model runs on one
+    thread.
 
     Raises UsageError at construction when model files are missing.
     """
@@ -99,6 +101,10 @@ class WhisperRecognizer:
         finally:
             self._queue.cancel(job)
 
+    def promote(self, key: Hashable) -> None:
+        """Order a partial of `key` that still waits like a final."""
+        self._queue.promote(key)
+
     def recognize(self, pcm: PcmF32, prefix: Sequence[str] = (), final: bool = False) -> Transcript:
         """One guarded pass on the calling thread; blocking. Not for use while calls are served."""
         began = self._clock.now()
@@ -116,7 +122,9 @@ class WhisperRecognizer:
         if not any(ch.isalnum() for ch in "".join(words)):
             words = ()
         spent = self._clock.now() - began
-        return Transcript(words, min(len(prefix), len(words)), audio_s, spent, decoded.no_speech_prob, final)
+        return Transcript(
+            words, min(len(prefix), len(words)), audio_s, spent, decoded.no_speech_prob, final
+        )
 
     def warm(self) -> None:
         """Blocking: the shortest and the longer windows, with and without a prefix."""

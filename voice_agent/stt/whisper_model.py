@@ -15,9 +15,10 @@ from typing import Any
 import ctranslate2
 import tokenizers
 
-from ..errors import InternalError, UsageError
-from ..mel import FRAMES_PER_S, RATE, whisper_features
-from ..types import PcmF32
+from voice_agent.errors import InternalError, UsageError
+from voice_agent.mel import FRAMES_PER_S, RATE, whisper_features
+from voice_agent.types import PcmF32
+
 from .guards import trim_repeats
 
 MAX_SECONDS = 30.0
@@ -54,7 +55,8 @@ class Decoded:
 
 
 class WhisperModel:
-    """A loaded Whisper (tiny.en, base, ...), int8 on the CPU. Not thread-safe: one worker owns it."""
+    """A loaded Whisper (tiny.en, base, ...), int8 on the CPU. Not thread-safe: one worker owns
+    it."""
 
     def __init__(self, model_dir: Path, threads: int = 1, language: str = "en") -> None:
         missing = [name for name in FILES if not (model_dir / name).is_file()]
@@ -70,7 +72,9 @@ class WhisperModel:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
             config = json.loads((model_dir / "config.json").read_text())
         except Exception as error:
-            raise InternalError(f"the recognition model in {model_dir} cannot be loaded: {error}") from error
+            raise InternalError(
+                f"the recognition model in {model_dir} cannot be loaded: {error}"
+            ) from error
         self.multilingual = bool(self._model.is_multilingual)
         self.n_mels = int(self._model.n_mels)
         self.window = MULTILINGUAL_WINDOW if self.multilingual else ENGLISH_WINDOW
@@ -78,8 +82,8 @@ class WhisperModel:
         self._suppress: list[int] = list(config.get("suppress_ids", [-1]))
 
     def decode(self, pcm: PcmF32, prefix: Sequence[str] = ()) -> Decoded:
-        """One pass. pcm: float32 [n] at 16 kHz, at most 30 s (the rest is cut). prefix: words that the
-        transcript is known to begin with; they are forced and returned unchanged.
+        """One pass. pcm: float32 [n] at 16 kHz, at most 30 s (the rest is cut). prefix: words that
+        the transcript is known to begin with; they are forced and returned unchanged.
         """
         pcm = pcm[: int(MAX_SECONDS * RATE)]
         speech_s = len(pcm) / RATE
@@ -129,9 +133,14 @@ class WhisperModel:
         if self.multilingual:
             names += [f"<|{language}|>", "<|transcribe|>"]
         elif language != "en":
-            raise UsageError(f"this recognition model hears English only, not {language!r}", code="VA126")
+            raise UsageError(
+                f"this recognition model hears English only, not {language!r}", code="VA126"
+            )
         names.append("<|notimestamps|>")
-        ids = [self._tokenizer.token_to_id(name) for name in names]
-        if None in ids:
-            raise UsageError(f"this recognition model does not know {names[ids.index(None)]}", code="VA126")
+        ids: list[int] = []
+        for name in names:
+            token = self._tokenizer.token_to_id(name)
+            if token is None:
+                raise UsageError(f"this recognition model does not know {name}", code="VA126")
+            ids.append(token)
         return ids

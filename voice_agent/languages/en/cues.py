@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import regex
+import re
 
 DANGLING = frozenset(
     [
@@ -34,7 +34,7 @@ WHOLE = frozenset(
 )  # fmt: skip
 """Answers that are complete alone."""
 
-_WORD = regex.compile(r"[\p{L}\p{N}']+")
+_WORD = re.compile(r"[\w']+")
 
 
 def completion_cue(transcript: str) -> float:

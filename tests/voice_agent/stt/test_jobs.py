@@ -1,0 +1,113 @@
+"""The recogniser's queue: order, bound, stale work."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from voice_agent.errors import CapacityError
+from voice_agent.stt.jobs import Job, JobQueue, SupersededError
+
+pytestmark = pytest.mark.unit
+
+
+class Dropped(list[tuple[str, BaseException]]):
+    def job(
+        self, name: str, *, final: bool = False, at: float = 0.0, key: str | None = None
+    ) -> Job[str]:
+        return Job(name, final, at, key, lambda error: self.append((name, error)))
+
+
+def drain(queue: JobQueue[str]) -> list[str]:
+    out = []
+    while len(queue):
+        job = queue.take()
+        assert job is not None
+        out.append(job.payload)
+    return out
+
+
+def test_finals_first_then_the_earliest_deadline_then_arrival() -> None:
+    queue: JobQueue[str] = JobQueue(8)
+    dropped = Dropped()
+    for job in (
+        dropped.job("late", at=5),
+        dropped.job("soon", at=1),
+        dropped.job("soon too", at=1),
+        dropped.job("final late", final=True, at=9),
+        dropped.job("final soon", final=True, at=2),
+    ):
+        queue.put(job)
+    assert drain(queue) == ["final soon", "final late", "soon", "soon too", "late"]
+    assert dropped == []
+
+
+def test_a_newer_request_replaces_a_queued_partial_of_its_utterance() -> None:
+    queue: JobQueue[str] = JobQueue(8)
+    dropped = Dropped()
+    queue.put(dropped.job("old", key="u"))
+    queue.put(dropped.job("other", key="v"))
+    queue.put(dropped.job("final", key="u", final=True))
+    queue.put(dropped.job("after", key="u"))
+    assert [name for name, _ in dropped] == ["old"]
+    assert isinstance(dropped[0][1], SupersededError)
+    assert drain(queue) == ["final", "other", "after"]
+
+
+def test_full_refuses_partials_and_makes_room_for_finals() -> None:
+    queue: JobQueue[str] = JobQueue(2)
+    dropped = Dropped()
+    queue.put(dropped.job("soon", at=1))
+    queue.put(dropped.job("late", at=2))
+    with pytest.raises(CapacityError):
+        queue.put(dropped.job("third"))
+    queue.put(dropped.job("final", final=True))
+    assert [name for name, _ in dropped] == ["late"]
+    queue.put(dropped.job("final 2", final=True))
+    with pytest.raises(CapacityError):
+        queue.put(dropped.job("final 3", final=True))
+    assert drain(queue) == ["final", "final 2"]
+    assert queue.refused == 2
+
+
+def test_cancelled_jobs_are_skipped_and_leave_room() -> None:
+    queue: JobQueue[str] = JobQueue(2)
+    dropped = Dropped()
+    for i in range(1_000):
+        job = dropped.job(str(i))
+        queue.put(job)
+        queue.cancel(job)
+    assert len(queue) == 0
+    assert len(queue._heap) <= 2 * queue.size
+    queue.put(dropped.job("kept"))
+    assert drain(queue) == ["kept"]
+    assert dropped == []
+
+
+def test_a_promoted_partial_is_ordered_like_a_final() -> None:
+    queue: JobQueue[str] = JobQueue(4)
+    dropped = Dropped()
+    queue.put(dropped.job("first", at=0))
+    queue.put(dropped.job("pause", at=9, key="u"))
+    queue.promote("u")
+    queue.promote("nobody")
+    assert drain(queue) == ["pause", "first"]
+
+
+def test_close_drops_the_queue_and_wakes_the_worker() -> None:
+    queue: JobQueue[str] = JobQueue(4)
+    dropped = Dropped()
+    seen: list[Job[str] | None] = []
+    worker = threading.Thread(target=lambda: seen.append(queue.take()))
+    worker.start()
+    queue.close()
+    worker.join(5)
+    assert seen == [None]
+    with pytest.raises(CapacityError):
+        queue.put(dropped.job("x"))
+    full: JobQueue[str] = JobQueue(4)
+    full.put(dropped.job("waiting"))
+    full.close()
+    assert isinstance(dropped[0][1], CapacityError)
+    assert full.take() is None

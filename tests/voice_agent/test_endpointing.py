@@ -1,0 +1,231 @@
+"""Edges of speech: legal, in order, independent of chunking, and as quick as the estimate allows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voice_agent.endpointing import PRESETS, Edge, EdgeKind, Endpointer, TurnTaking
+from voice_agent.languages.en.cues import completion_cue
+
+pytestmark = pytest.mark.unit
+
+W = 512
+ONSET, PAUSE, RESUMED, ENDED = EdgeKind.ONSET, EdgeKind.PAUSE, EdgeKind.RESUMED, EdgeKind.ENDED
+NEXT = {None: {ONSET}, ONSET: {PAUSE}, PAUSE: {RESUMED, ENDED}, RESUMED: {PAUSE}, ENDED: {ONSET}}
+
+
+def run(endpointer: Endpointer, probs: list[float], start: int = 0) -> list[Edge]:
+    edges = []
+    for i, prob in enumerate(probs):
+        edges += endpointer.on_window(prob, start + (i + 1) * W)
+    return edges
+
+
+def speech(n: int) -> list[float]:
+    return [0.9] * n
+
+
+def silence(n: int) -> list[float]:
+    return [0.01] * n
+
+
+def test_one_utterance() -> None:
+    edges = run(Endpointer(TurnTaking()), silence(5) + speech(20) + silence(60))
+    assert [e.kind for e in edges] == [ONSET, PAUSE, ENDED]
+    assert edges[0] == Edge(ONSET, 5 * W, 7 * W)
+    assert edges[1] == Edge(PAUSE, 25 * W, 29 * W)  # 4 windows are the first 120 ms
+    assert edges[2].sample == 25 * W
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.6, 1.0])
+def test_silence_follows_the_estimate(preset: str, p: float) -> None:
+    config = PRESETS[preset]
+    endpointer = Endpointer(config)
+    run(endpointer, speech(10) + silence(5))
+    endpointer.set_completion(p)
+    edges = run(endpointer, silence(80), 15 * W)
+    waited_ms = (edges[-1].at_sample - edges[-1].sample) / 16
+    assert edges[-1].kind is ENDED
+    assert config.silence_ms(p) <= waited_ms < max(config.silence_ms(p), 160) + 32
+
+
+def test_balanced_is_prompt_when_sure_and_patient_when_not() -> None:
+    config = PRESETS["balanced"]
+    assert 220 <= config.silence_ms(0.95) <= 250
+    assert 1000 <= config.silence_ms(0.02) <= 1200
+    assert PRESETS["quick"].silence_ms(0.5) < config.silence_ms(0.5)
+    assert config.silence_ms(0.5) < PRESETS["patient"].silence_ms(0.5)
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_time_out_is_monotone_and_bounded(a: float, b: float) -> None:
+    for config in PRESETS.values():
+        low, high = sorted((config.silence_ms(a), config.silence_ms(b)))
+        assert config.min_silence_ms - 1e-6 <= low <= high <= config.max_silence_ms + 1e-6
+        assert (config.silence_ms(a) - config.silence_ms(b)) * (b - a) >= -1e-6
+        if abs(a - b) < 1e-3:  # continuous: no cliff
+            assert high - low < 10
+
+
+def test_a_new_estimate_may_end_the_turn_at_once() -> None:
+    endpointer = Endpointer(TurnTaking())
+    run(endpointer, speech(10) + silence(9))
+    assert endpointer.poll() == []
+    endpointer.set_completion(1.0)
+    (edge,) = endpointer.poll()
+    assert edge == Edge(ENDED, 10 * W, 19 * W)
+    assert endpointer.poll() == []
+
+
+def test_an_estimate_is_forgotten_when_speech_resumes() -> None:
+    endpointer = Endpointer(TurnTaking())
+    run(endpointer, speech(10) + silence(5))
+    endpointer.set_completion(0.0)
+    before = endpointer.timeout_ms
+    edges = run(endpointer, speech(3) + silence(5), 15 * W)
+    assert [e.kind for e in edges] == [RESUMED, PAUSE]
+    assert edges[0].sample == 15 * W
+    assert endpointer.timeout_ms < before
+
+
+def test_words_move_the_time_out() -> None:
+    endpointer = Endpointer(TurnTaking())
+    run(endpointer, speech(10) + silence(5))
+    neutral = endpointer.timeout_ms
+    endpointer.set_evidence("I would like to book a table and")
+    assert endpointer.timeout_ms > neutral * 1.5
+    endpointer.set_evidence("I would like to book a table.")
+    assert endpointer.timeout_ms < neutral
+
+
+def test_a_click_is_no_speech_and_does_not_hold_a_pause_open() -> None:
+    edges = run(Endpointer(TurnTaking()), silence(3) + speech(1) + silence(10))
+    assert edges == []
+    endpointer = Endpointer(TurnTaking())
+    clicks = ([0.9] + silence(3)) * 20
+    edges = run(endpointer, speech(10) + silence(5) + clicks)
+    assert [e.kind for e in edges] == [ONSET, PAUSE, ENDED]
+
+
+def test_hysteresis_keeps_a_fading_word() -> None:
+    edges = run(Endpointer(TurnTaking()), speech(4) + [0.4] * 30)
+    assert [e.kind for e in edges] == [ONSET]
+    assert run(Endpointer(TurnTaking()), [0.4] * 30) == []
+
+
+def test_concealed_audio_neither_starts_nor_pauses_speech() -> None:
+    endpointer = Endpointer(TurnTaking())
+    run(endpointer, speech(10))
+    edges = []
+    for i in range(10, 30):  # 640 ms lost
+        edges += endpointer.on_window(0.0, (i + 1) * W, concealed=True)
+    assert edges == []
+    assert endpointer.speaking
+    for i in range(30, 120):  # the network is gone
+        edges += endpointer.on_window(0.0, (i + 1) * W, concealed=True)
+    assert [e.kind for e in edges] == [PAUSE, ENDED]
+
+
+def test_reset_forgets_speech_but_not_time() -> None:
+    endpointer = Endpointer(TurnTaking())
+    run(endpointer, speech(10))
+    endpointer.reset()
+    assert not endpointer.in_speech
+    with pytest.raises(ValueError, match="already heard"):
+        endpointer.on_window(0.9, 10 * W)
+    assert [e.kind for e in run(endpointer, speech(3), 10 * W)] == [ONSET]
+
+
+PROB = st.sampled_from([0.0, 0.2, 0.34, 0.36, 0.49, 0.5, 0.51, 0.8, 1.0])
+RUNS = st.lists(st.tuples(PROB, st.integers(1, 40)), max_size=30)
+CALLS = st.dictionaries(st.integers(0, 400), st.floats(0, 1), max_size=10)
+
+
+@given(RUNS, CALLS, st.sampled_from(sorted(PRESETS)), st.sets(st.integers(0, 400), max_size=30))
+def test_edges_are_legal_and_monotone(
+    runs: list[tuple[float, int]], estimates: dict[int, float], preset: str, concealed: set[int]
+) -> None:
+    endpointer = Endpointer(PRESETS[preset])
+    probs = [p for p, n in runs for _ in range(n)]
+    edges: list[Edge] = []
+    for i, prob in enumerate(probs):
+        if i in estimates:
+            endpointer.set_completion(estimates[i])
+            edges += endpointer.poll()
+        edges += endpointer.on_window(prob, (i + 1) * W, concealed=i in concealed)
+        assert endpointer.in_speech == bool(edges and edges[-1].kind is not ENDED)
+    last: Edge | None = None
+    for edge in edges:
+        assert edge.kind in NEXT[last.kind if last else None]
+        assert 0 <= edge.sample <= edge.at_sample <= len(probs) * W
+        if last is not None:
+            assert last.at_sample <= edge.at_sample
+            assert last.sample <= edge.sample
+            if edge.kind is ENDED:
+                assert edge.sample == last.sample
+                assert edge.at_sample - edge.sample >= PRESETS[preset].min_silence_ms * 16
+        last = edge
+
+
+@given(RUNS)
+def test_windows_of_any_size_give_the_same_edges(runs: list[tuple[float, int]]) -> None:
+    """A window split in two halves of the same probability changes nothing but the resolution."""
+    whole, halves = Endpointer(TurnTaking()), Endpointer(TurnTaking())
+    probs = [p for p, n in runs for _ in range(n)]
+    expected = run(whole, probs)
+    split: list[Edge] = []
+    for i, prob in enumerate(probs):
+        split += halves.on_window(prob, i * W + W // 2)
+        split += halves.on_window(prob, (i + 1) * W)
+    assert [(e.kind, e.sample) for e in split] == [(e.kind, e.sample) for e in expected]
+    for a, b in zip(split, expected, strict=True):
+        assert b.at_sample - W < a.at_sample <= b.at_sample
+
+
+@pytest.mark.parametrize(
+    ("kwargs"),
+    [
+        {"start_threshold": 0.2},
+        {"min_silence_ms": 100},
+        {"max_silence_ms": 200},
+        {"prior": 0.0},
+        {"start_ms": -1},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(kwargs: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        TurnTaking(**kwargs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, math.nan])
+def test_an_estimate_must_be_a_probability(p: float) -> None:
+    with pytest.raises(ValueError, match="probability"):
+        Endpointer(TurnTaking()).set_completion(p)
+
+
+@pytest.mark.parametrize(
+    ("text", "sign"),
+    [
+        ("", 0),
+        ("...", 0),
+        ("I want to go to the", -1),
+        ("Well, um", -1),
+        ("We could meet on Monday,", -1),
+        ("I was thinking...", -1),
+        ("Let me think.", -1),
+        ("and then because.", -1),
+        ("What time is it?", 1),
+        ("I need a taxi at nine.", 1),
+        ("Yes", 1),
+        ("a table for two people", -1),
+    ],
+)
+def test_english_cues(text: str, sign: int) -> None:
+    cue = completion_cue(text)
+    assert -1.0 <= cue <= 1.0
+    assert (cue > 0) - (cue < 0) == sign
