@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 _MIN_PER_TOKEN_MS = 1e-4
 
@@ -17,6 +18,9 @@ class CostModel:
 
     def ms(self, n_tokens: int) -> float:
         return self.base_ms + self.per_token_ms * n_tokens if n_tokens > 0 else 0.0
+
+    def scaled(self, factor: float) -> CostModel:
+        return CostModel(self.base_ms * factor, self.per_token_ms * factor)
 
     def tokens_within(self, ms: float) -> int:
         return max(0, int((ms - self.base_ms) / self.per_token_ms))
@@ -53,6 +57,32 @@ def fit(samples: Sequence[tuple[int, float]]) -> CostModel:
     if base < 0.0:
         base, slope = 0.0, sxy / sxx
     return CostModel(base, max(slope, _MIN_PER_TOKEN_MS))
+
+
+class Calibration:
+    """Keeps a cost model honest while the machine's load changes.
+
+    Every `WINDOW` steps the fitted model is scaled by the median of measured / predicted, within
+    `LOW`..`HIGH` of the fit, so that one stalled step or a disturbed warm-up does not decide.
+    """
+
+    WINDOW = 32
+    LOW, HIGH = 0.1, 4.0
+
+    def __init__(self, fitted: CostModel) -> None:
+        self._fitted = fitted
+        self._ratios: list[float] = []
+
+    def note(self, n_tokens: int, measured_ms: float) -> CostModel | None:
+        """One step's time; a model to plan with from now on, when it is time for one."""
+        predicted = self._fitted.ms(n_tokens)
+        if predicted <= 0.0 or measured_ms <= 0.0:
+            return None
+        self._ratios.append(measured_ms / predicted)
+        if len(self._ratios) < self.WINDOW:
+            return None
+        ratio, self._ratios = median(self._ratios), []
+        return self._fitted.scaled(min(self.HIGH, max(self.LOW, ratio)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,14 +109,9 @@ class Engine:
 
     def warm(self) -> WarmupReport:
         """Run the shapes once and fit the step-cost model. Call before `start`."""
-        if self._started:
+        if self._started or self._closed:
             raise UsageError("warm the engine before it starts")
-        report = measure(
-            self._runner,
-            self._kv.pool,
-            max_batch=self.config.max_batch,
-            max_step_tokens=self.config.max_step_tokens,
-        )
+        report = self._thread.call(self._measure)
         self._scheduler.use_cost(report.cost)
         self.warmup = report
         freeze_garbage()
@@ -125,6 +120,15 @@ class Engine:
             report.cost.base_ms, report.cost.per_token_ms, self._kv.pool.n_total,
         )  # fmt: skip
         return report
+
+    def _measure(self) -> WarmupReport:
+        c = self.config
+        return measure(
+            self._runner,
+            self._kv.pool,
+            max_batch=c.max_batch,
+            max_step_tokens=c.max_step_tokens,
+        )
 
     def start(self) -> None:
         """Start the engine thread, once."""

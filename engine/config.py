@@ -30,6 +30,8 @@ class EngineConfig:
     """Requests open at once, waiting ones included; one more is refused with `CapacityError`."""
     max_step_tokens: int = 512
     max_step_ms: float = 80.0
+    idle_step_ms: float = 160.0
+    """A step's limit while nobody decodes: then only a newcomer could be kept waiting."""
     min_prefill_tokens: int = 16
     """Prompt tokens that a step computes however tight the slack, so that prompts progress."""
     policy: Literal["deadline", "fcfs"] = "deadline"
@@ -54,8 +56,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         positive = (
             "threads", "block_size", "kv_bytes", "max_batch", "max_requests", "max_step_tokens",
-            "max_step_ms", "min_prefill_tokens", "target_s", "background_target_s", "pin_ttl_s",
-            "promote_passes",
+            "max_step_ms", "idle_step_ms", "min_prefill_tokens", "target_s",
+            "background_target_s", "pin_ttl_s", "promote_passes",
         )  # fmt: skip
         for name in positive:
             if getattr(self, name) <= 0:

@@ -198,7 +198,9 @@ class EngineLoop:
         finally:
             self.kv.copied(plan.copies)
             self.kv.pool.retire(step)
-        self.counters.note_step((self._clock.now() - started) * 1000.0)
+        took_ms = (self._clock.now() - started) * 1000.0
+        self.counters.note_step(took_ms)
+        self.scheduler.note_step(sum(n for _, n in busy), took_ms)
         for (request, n), sampled in zip(busy, results, strict=True):
             self._reap(request, n, sampled, now)
         for request, n in planned:

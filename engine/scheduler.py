@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.budget import CostModel, StepBudget
+from engine.budget import Calibration, CostModel, StepBudget
 from engine.config import EngineConfig
 from engine.errors import CapacityError
 from engine.headroom import Demand, future_peak
@@ -56,7 +56,17 @@ class Scheduler:
         self.use_cost(cost)
 
     def use_cost(self, cost: CostModel) -> None:
-        """Plan with this cost model from now on."""
+        """Plan with this fitted cost model from now on."""
+        self._calibration = Calibration(cost)
+        self._plan_with(cost)
+
+    def note_step(self, n_tokens: int, measured_ms: float) -> None:
+        """What a step of `n_tokens` really took; corrects the cost model now and then."""
+        corrected = self._calibration.note(n_tokens, measured_ms)
+        if corrected is not None:
+            self._plan_with(corrected)
+
+    def _plan_with(self, cost: CostModel) -> None:
         c = self.config
         self.budget = StepBudget(cost, c.max_step_ms, c.max_step_tokens, c.min_prefill_tokens)
         self._urgency = Urgency(
@@ -124,8 +134,10 @@ class Scheduler:
         self._rebase(now)
         key, urgency = self._policy, self._urgency
         self._order = sorted(self.requests.values(), key=lambda r: key(r, now, urgency))
-        limit_ms = self.budget.limit_ms(self._tightest_slack_s(now))
         n_decode = sum(1 for r in self.running() if r.remaining == 1)
+        limit_ms = self.config.idle_step_ms
+        if n_decode:
+            limit_ms = self.budget.limit_ms(self._tightest_slack_s(now))
         self._prefill_left = self.budget.prefill_tokens(limit_ms, n_decode)
         self._planned, self._blocked = {}, False
         preempted_before = self.counters.preemptions

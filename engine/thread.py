@@ -4,27 +4,53 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
 
 from engine.clock import Clock
 from engine.loop import EngineLoop
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _BLOCKED_S = 0.005
 """Pause after a step that could plan nothing, so that a stuck queue does not burn a core."""
 
 
 class EngineThread:
-    """Started once, stopped once; what is still open when it stops is aborted."""
+    """Runs jobs until `start`, then the loop until `stop`, which aborts what is still open.
+
+    Warm-up is such a job: native thread pools belong to the thread that calls them, so the pool
+    that was warmed must be the one that serves.
+    """
 
     def __init__(self, loop: EngineLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
         self._stop = threading.Event()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
+    def call(self, job: Callable[[], T]) -> T:
+        """Run a job on the thread and wait for it. Only before `start`."""
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(job())
+            except BaseException as error:  # the caller's to handle
+                done.set_exception(error)
+
+        self._jobs.put(run)
+        self._ensure_alive()
+        return done.result()
+
     def start(self) -> None:
-        self._thread.start()
+        self._jobs.put(None)
+        self._ensure_alive()
 
     @property
     def alive(self) -> bool:
@@ -33,11 +59,18 @@ class EngineThread:
     def stop(self) -> None:
         """Returns when the thread has ended."""
         self._stop.set()
+        self._jobs.put(None)
         self._loop.wake()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._ensure_alive()  # never started: it only ends what was submitted
+        self._thread.join()
+
+    def _ensure_alive(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
 
     def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
         loop, stop = self._loop, self._stop
         while True:
             loop.wait(stop.is_set)

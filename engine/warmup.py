@@ -13,6 +13,10 @@ from engine.inputs import Row, SampleRow
 from engine.loop import StepRunner
 from engine.sampling import SamplingParams
 
+_ROUNDS = 5
+_DECODE_ROWS = (1, 2, 4, 8, 16, 32, 64)
+_PREFILL_TOKENS = (16, 64, 128, 256)
+
 
 @dataclass(frozen=True, slots=True)
 class WarmupReport:
@@ -39,29 +43,40 @@ def measure(
     max_batch: int,
     max_step_tokens: int,
     timer: Callable[[], float] = time.perf_counter,
-    repeats: int = 2,
+    budget_s: float = 4.0,
 ) -> WarmupReport:
-    """Time decode steps of 1, 4, 8.. rows and prompts of 16, 64, 256.. tokens, and fit the model.
+    """Time decode steps of 1, 2, 4.. rows and prompts of 16, 64, 128.. tokens, and fit the model.
 
-    Uses free blocks of the pool and gives them back. Call it before the engine thread starts.
+    Every shape runs once to warm it; then rounds over all shapes, the best time of each counting,
+    until `_ROUNDS` are done or `budget_s` is spent (one round at least). Uses free blocks of the
+    pool and gives them back. Call it before the engine thread starts.
     """
     begun = timer()
     size = runner.block_size
-    decode: list[tuple[int, float]] = []
-    prefill: list[tuple[int, float]] = []
-    room = pool.n_free * size
-    for n_rows in _sizes((1, 2, 4, 8, 16, 32, 64), min(max_batch, pool.n_free)):
-        blocks = pool.allocate(n_rows)
-        rows = [_row(1, (block,)) for block in blocks]
-        decode.append((n_rows, _best_ms(runner, rows, timer, repeats)))
-        pool.release(blocks)
-    longest = min(max_step_tokens, room, runner.max_model_len - 1)
-    for n_tokens in _sizes((16, 64, 128, 256, 512), longest):
-        blocks = pool.allocate(-(-n_tokens // size))
-        rows = [_row(n_tokens, tuple(blocks))]
-        prefill.append((n_tokens, _best_ms(runner, rows, timer, repeats)))
-        pool.release(blocks)
-    return WarmupReport(fit([*decode, *prefill]), tuple(decode), tuple(prefill), timer() - begun)
+    longest = min(max_step_tokens, pool.n_free * size, runner.max_model_len - 1)
+    blocks = pool.allocate(pool.n_free)
+    decode = {
+        n: [_row(1, (block,)) for block in blocks[:n]]
+        for n in _sizes(_DECODE_ROWS, min(max_batch, len(blocks)))
+    }
+    prefill = {
+        n: [_row(n, tuple(blocks[: -(-n // size)]))] for n in _sizes(_PREFILL_TOKENS, longest)
+    }
+    shapes = [*decode.values(), *prefill.values()]
+    for rows in shapes:
+        runner.run(rows)
+    best = [float("inf")] * len(shapes)
+    for _ in range(_ROUNDS):
+        for i, rows in enumerate(shapes):
+            started = timer()
+            runner.run(rows)
+            best[i] = min(best[i], (timer() - started) * 1000.0)
+        if timer() - begun > budget_s:
+            break
+    pool.release(blocks)
+    decode_ms = tuple(zip(decode, best[: len(decode)], strict=True))
+    prefill_ms = tuple(zip(prefill, best[len(decode) :], strict=True))
+    return WarmupReport(fit([*decode_ms, *prefill_ms]), decode_ms, prefill_ms, timer() - begun)
 
 
 def freeze_garbage() -> None:
@@ -78,18 +93,6 @@ def _sizes(wanted: tuple[int, ...], most: int) -> list[int]:
 def _row(n_tokens: int, blocks: tuple[int, ...]) -> Row:
     ids = tuple(1 + i % 7 for i in range(n_tokens))
     return Row(ids, 0, blocks, SampleRow(SamplingParams(), n_tokens, 0, ids))
-
-
-def _best_ms(
-    runner: StepRunner, rows: list[Row], timer: Callable[[], float], repeats: int
-) -> float:
-    runner.run(rows)  # the first time may allocate
-    best = float("inf")
-    for _ in range(repeats):
-        begun = timer()
-        runner.run(rows)
-        best = min(best, (timer() - begun) * 1000.0)
-    return best
 
 
 def _interpolate(points: tuple[tuple[int, float], ...], n: int) -> float:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.budget import CostModel, StepBudget, fit
+from engine.budget import Calibration, CostModel, StepBudget, fit
 
 pytestmark = pytest.mark.unit
 
@@ -34,6 +34,17 @@ def test_chunks_of_a_long_prompt_each_pay_the_base():
     assert model.ms(0) == 0.0
     assert model.total_ms(250, 60.0) == pytest.approx(3 * 10 + 125)
     assert model.total_ms(0, 60.0) == 0.0
+
+
+def test_calibration_follows_the_median_of_a_window():
+    calibration = Calibration(CostModel(10.0, 0.5))
+    given_back = [calibration.note(20, 40.0 if n % 8 else 4000.0) for n in range(32)]
+    assert given_back[:-1] == [None] * 31
+    assert given_back[-1] == CostModel(20.0, 1.0)
+    for _ in range(31):
+        assert calibration.note(20, 0.0) is None, "a clock that stands still says nothing"
+        assert calibration.note(20, 1000.0) is None
+    assert calibration.note(20, 1000.0) == CostModel(40.0, 2.0), "four times at most"
 
 
 def test_budget_shrinks_with_slack_but_prompts_still_progress():

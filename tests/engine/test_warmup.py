@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 
@@ -61,8 +62,12 @@ def test_freeze_leaves_the_collector_working():
 def test_an_engine_plans_with_what_it_measured():
     threshold = gc.get_threshold()
     engine = build(start=False, max_step_tokens=64)
+    ran_on = set()
+    run = engine._runner.run
+    engine._runner.run = lambda rows: ran_on.add(threading.current_thread().name) or run(rows)
     try:
         report = engine.warm()
+        assert ran_on == {"engine"}, "the thread that serves is the thread that was warmed"
         assert engine.warmup is report
         assert engine._scheduler.budget.cost is report.cost
         assert engine.stats().kv_blocks_free == 128
