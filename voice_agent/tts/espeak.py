@@ -6,6 +6,7 @@ word times need to know whose phonemes are whose.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,6 +14,8 @@ from functools import lru_cache
 from voice_agent.errors import InternalError
 
 _SETUP = threading.Lock()
+_QUIET = logging.getLogger(__name__)
+_QUIET.setLevel(logging.ERROR)  # joined words are expected and undone here
 _PUNCTUATION = ";:,.!?"
 _MAX_JOINED = 4
 
@@ -38,6 +41,7 @@ class Espeak:
                     preserve_punctuation=True,
                     with_stress=True,
                     language_switch="remove-flags",
+                    logger=_QUIET,
                 )
             except (ImportError, OSError, RuntimeError) as error:
                 raise InternalError(
