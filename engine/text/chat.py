@@ -120,30 +120,21 @@ class ChatFormat:
 def _frames(template: ChatTemplate) -> tuple[_Frame, _Frame, _Frame]:
     """What surrounds a system, a user and an assistant message."""
     s, u, a, v = (_MARK.format(i) for i in range(4))
-    first = template.render([("system", s)]) if _alone(template, s) else None
+    first = template.render([("system", s)])
     asked = template.render([("system", s), ("user", u)])
     opened = template.render([("system", s), ("user", u)], open_answer=True)
     answered = template.render([("system", s), ("user", u), ("assistant", a), ("user", v)])
-    if first is None:  # a template that wants a user message: the user's frame starts where v's does
-        start = len(answered) - len(asked[asked.index(s) + len(s) :])
-        first = asked[: len(asked) - len(answered[start:])]
     if not asked.startswith(first) or not opened.startswith(asked):
         raise ModelError("the model's chat template rewrites earlier messages")
     if not answered.startswith(opened + a):
-        raise ModelError("the model's chat template opens an answer in another way than it closes it")
+        raise ModelError(
+            "the model's chat template opens an answer in another way than it closes it"
+        )
     user = _cut(asked[len(first) :], u)
     if not answered.endswith(user.before + v + user.after):
         raise ModelError("the model's chat template writes a later user message differently")
     after = answered[len(opened) + len(a) : len(answered) - len(user.before + v + user.after)]
     return _cut(first, s), user, _Frame(opened[len(asked) :], after)
-
-
-def _alone(template: ChatTemplate, content: str) -> bool:
-    """Whether a dialogue of a system message only can be rendered."""
-    try:
-        return content in template.render([("system", content)])
-    except ModelError:
-        return False
 
 
 def _cut(text: str, mark: str) -> _Frame:

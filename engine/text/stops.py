@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Looks for the earliest stop string in one request's output, across pushes."""
+    """Looks for the first stop string to be complete in one request's output, across pushes."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -19,9 +19,10 @@ class StopMatcher:
         if self.stopped is not None:
             return ""
         held = self._held + text
-        found = [(at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]
+        # The one that is complete first, so that the pieces' borders don't matter.
+        found = [(at + len(s), at, s) for s in self._stops if (at := held.find(s)) >= 0]
         if found:
-            at, self.stopped = min(found)
+            _, at, self.stopped = min(found)
             self._held = ""
             return held[:at]
         keep = max((_overlap(held, stop) for stop in self._stops), default=0)

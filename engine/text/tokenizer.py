@@ -106,6 +106,8 @@ def from_gguf(meta: dict[str, Any]) -> Tokenizer:
     if not vocab or not merges:
         raise ModelError("the GGUF file has no vocabulary or no merges")
     types = meta.get("tokenizer.ggml.token_type") or [1] * len(vocab)
+    if len(types) != len(vocab):
+        raise ModelError(f"the GGUF file has {len(vocab)} tokens and {len(types)} token types")
     special = {
         text: i
         for i, (text, type_) in enumerate(zip(vocab, types, strict=True))

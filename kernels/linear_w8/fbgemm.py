@@ -37,7 +37,7 @@ _packing = threading.Lock()
 """Packing switches a process-wide setting of PyTorch for a moment."""
 
 
-class linear_w8:  # noqa: N801 (named like the operation, as resolve() expects)
+class linear_w8:
     """A weight packed for fbgemm; calling it multiplies. Owns its copy of the weight."""
 
     def __init__(self, q: Tensor, scale: Tensor) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 LEVELS = 127.0
 
 
-class linear_w8:  # noqa: N801 (named like the operation, as resolve() expects)
+class linear_w8:
     """A weight held as int8; calling it multiplies. Owns its copy of the weight."""
 
     def __init__(self, q: Tensor, scale: Tensor) -> None:

@@ -70,9 +70,7 @@ def test_sharded_folder(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     runner = Runner.load(tmp_path, n_blocks=4, quant="fp32")
     ids = random_ids(9)
-    assert torch.allclose(
-        runner.logits([row(ids)])[0], judge(model, ids)[-1], rtol=2e-4, atol=2e-4
-    )
+    assert torch.allclose(runner.logits([row(ids)])[0], judge(model, ids)[-1], rtol=2e-4, atol=2e-4)
 
 
 def config(**changes: Any) -> dict[str, Any]:

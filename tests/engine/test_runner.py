@@ -50,7 +50,12 @@ def sample(position: int, params: SamplingParams = GREEDY, seed: int = 0) -> Sam
 
 
 def generate(
-    runner: Runner, prompt: tuple[int, ...], n: int, *, first: int, chunks: tuple[int, ...] = (),
+    runner: Runner,
+    prompt: tuple[int, ...],
+    n: int,
+    *,
+    first: int,
+    chunks: tuple[int, ...] = (),
     params: SamplingParams = GREEDY,
 ) -> list[int]:
     """n tokens after a prompt that is computed in the given chunk sizes (then in one piece)."""
@@ -60,7 +65,9 @@ def generate(
     while at < len(prompt):
         size = min(sizes.pop(0) if sizes else len(prompt), len(prompt) - at)
         ends = at + size == len(prompt)
-        chunk = Row(prompt[at : at + size], at, blocks, sample(len(prompt), params) if ends else None)
+        chunk = Row(
+            prompt[at : at + size], at, blocks, sample(len(prompt), params) if ends else None
+        )
         result = runner.run([chunk])[0]
         assert (result is not None) == ends
         at += size
@@ -164,9 +171,7 @@ def test_results_come_in_the_rows_order(runner: Runner) -> None:
 
 
 def test_sampled_tokens_ignore_the_company(runner: Runner) -> None:
-    rows = [
-        Row(ids(5 + i, seed=i), 0, (i,), sample(5 + i, WARM, seed=100 + i)) for i in range(8)
-    ]
+    rows = [Row(ids(5 + i, seed=i), 0, (i,), sample(5 + i, WARM, seed=100 + i)) for i in range(8)]
     together = [result.token for result in runner.run(rows) if result]
     alone = [result.token for row in rows for result in runner.run([row]) if result]
     assert together == alone
