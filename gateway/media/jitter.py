@@ -123,6 +123,9 @@ class JitterBuffer:
                 self.stats.skipped += 1
                 return Popped(Kind.SKIP, held.samples, held.payload)
             return Popped(Kind.PACKET, held.samples, held.payload)
+        for late in [ts for ts in self._packets if ts < self._next]:
+            self.stats.late += 1
+            del self._packets[late]
         if not self._packets:
             return self._dry()
         return self._hole(min(self._packets))
@@ -130,7 +133,12 @@ class JitterBuffer:
     def _hole(self, following: int) -> Popped:
         """Lost or paused before `following`, the oldest packet held."""
         assert self._next is not None
+        # what was concealed while nothing came has covered part of the loss already
+        self._next += min(following - self._next, self._dry_ticks * TICK)
+        self._dry_ticks = 0
         gap = following - self._next
+        if gap == 0:
+            return self.pop()
         if gap > REBASE:
             self._next = following
             return Popped(Kind.SILENCE, TICK)

@@ -142,14 +142,15 @@ const again = { action: "Try again", run: () => { attempts = 0; start(); } };
 
 function explain(error, wasLive) {
   show("idle");
+  $("welcome").hidden = $("turns").childElementCount > 0;
   switch (error.kind) {
     case "insecure":
       notice("No microphone on an insecure page", "Browsers open the microphone only on https or "
         + "on localhost. To reach this server from another machine, either", {
         steps: [
-          "start it with `voice-agent up --tls-self-signed` and open the https address, or",
-          `make a tunnel, \`ssh -L ${location.port || 80}:localhost:${location.port || 80} `
-            + `${location.hostname}\`, and open \`http://localhost:${location.port || 80}\`.`,
+          "start it with `voice-agent up --tls-self-signed` and open its https address, or",
+          `make a tunnel \`ssh -L ${location.port || 80}:localhost:${location.port || 80} `
+            + `${location.hostname}\` and open \`http://localhost:${location.port || 80}\``,
         ],
       });
       break;

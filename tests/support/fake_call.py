@@ -194,7 +194,8 @@ class FakeCall:
         reply, self._reply = self._reply, None
         assert reply is not None
         share = reply.played / reply.samples
-        heard = reply.text[: int(len(reply.text) * share)]
+        chars = int(len(reply.text) * share)
+        heard = reply.text if share >= 1 else reply.text[: max(0, reply.text.rfind(" ", 0, chars))]
         audio_ms = reply.played * 1000 // OUT_RATE
         self.on_event(ReplyDone(reply.id, status, reply.text, heard, audio_ms, 120, 96, 12))
         if reply.trace is not None:
