@@ -187,12 +187,13 @@ class Sim:
         cost: CostModel | None = None,
         fail_on: dict[int, int] | None = None,
         step_s: float = 0.01,
+        runner=None,
         **options,
     ) -> None:
         options.setdefault("max_batch", 8)
         options.setdefault("min_prefill_tokens", 4)
         self.config = EngineConfig(Path("fake"), block_size=block_size, **options)
-        self.runner = HashRunner(n_blocks, block_size, eos_every=eos_every)
+        self.runner = runner or HashRunner(n_blocks, block_size, eos_every=eos_every)
         self.clock = TickClock()
         self.step_s = step_s
         self.kv = KvCache(
@@ -217,7 +218,13 @@ class Sim:
         self.n_requests = 0
 
     def submit(
-        self, prompt: Sequence[int], max_tokens: int = 8, *, deadline_in_s: float = 0.6, **kw
+        self,
+        prompt: Sequence[int],
+        max_tokens: int = 8,
+        *,
+        deadline_in_s: float = 0.6,
+        sampling: dict | None = None,
+        **kw,
     ) -> tuple[Request, Recorder]:
         self.n_requests += 1
         sink = Recorder(self.wakeups)
@@ -226,7 +233,7 @@ class Sim:
         request = Request(
             self.n_requests,
             prompt,
-            SamplingParams(max_tokens=max_tokens),
+            SamplingParams(max_tokens=max_tokens, **(sampling or {})),
             seed=1,
             max_new=max_new,
             arrival_s=self.clock.now(),

@@ -1,0 +1,105 @@
+"""A tiny real model through the real loop: the same tokens whatever happened on the way."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from engine.runner import Runner
+from tests.engine.fakes import Sim
+from tests.support import tiny_model
+
+pytestmark = pytest.mark.unit
+
+N_BLOCKS = 40
+N_NEW = 24
+SAMPLINGS = ({}, {"temperature": 0.9, "top_p": 0.95})
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(request.param)
+    tiny_model.save(request.param, path)
+    return path
+
+
+@pytest.fixture(scope="module", params=["fp32", "int8"])
+def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
+    return Runner.load(folder, n_blocks=N_BLOCKS, quant=request.param, threads=1)
+
+
+def prompt(n: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(1, tiny_model.VOCAB), k=n)
+
+
+PROMPTS = [prompt(37, 1) + prompt(12, 2), prompt(37, 1) + prompt(5, 3), prompt(60, 4), prompt(3, 5)]
+
+
+def sim(runner: Runner, **options) -> Sim:
+    made = Sim(N_BLOCKS, block_size=runner.block_size, runner=runner, **options)
+    made.loop._eos_ids = frozenset()
+    return made
+
+
+@pytest.fixture(scope="module")
+def alone(runner: Runner) -> dict[int, list[list[int]]]:
+    """Each prompt cold, alone and in one chunk, for each way of sampling."""
+    result = {}
+    for n, sampling in enumerate(SAMPLINGS):
+        result[n] = []
+        for p in PROMPTS:
+            engine = sim(runner)
+            _, sink = engine.submit(p, N_NEW, sampling=sampling)
+            engine.run()
+            assert len(sink.tokens) == N_NEW
+            result[n].append(sink.tokens)
+    return result
+
+
+@pytest.mark.parametrize("n", range(len(SAMPLINGS)))
+def test_cached_chunked_mixed_and_preempted_are_identical(runner, alone, n):
+    sampling = SAMPLINGS[n]
+
+    engine = sim(runner)
+    for _ in range(2):  # the second time everything is cached
+        for p, want in zip(PROMPTS, alone[n], strict=True):
+            _, sink = engine.submit(p, N_NEW, sampling=sampling)
+            engine.run()
+            assert sink.tokens == want
+        assert engine.scheduler.counters.cached_tokens > 0
+    assert sink.cached == len(PROMPTS[-1]) - 1
+    assert engine.all_free()
+
+    for chunk in (1, 5, 16, 23):
+        engine = sim(runner, max_step_tokens=max(chunk, 4), max_batch=4, min_prefill_tokens=chunk)
+        sinks = [engine.submit(p, N_NEW, sampling=sampling)[1] for p in PROMPTS]
+        engine.run()
+        assert [sink.tokens for sink in sinks] == alone[n], f"chunks of {chunk}, together"
+
+    engine = sim(runner, admission_growth=0.0, pin_fraction=0.9)
+    engine.submit(prompt(440, 9), prefill_only=True, pin_key="fills the cache")
+    engine.run()
+    sinks = [engine.submit(p, N_NEW, sampling=sampling)[1] for p in PROMPTS]
+    engine.run()
+    assert engine.scheduler.counters.preemptions > 0
+    assert [sink.tokens for sink in sinks] == alone[n], "preempted and resumed"
+    assert engine.all_free()
+
+
+def test_a_next_turn_equals_the_same_dialogue_cold(runner):
+    engine = sim(runner)
+    context: list[int] = prompt(30, 11)
+    for turn in range(4):
+        request, sink = engine.submit(context, 9)
+        engine.run()
+        cold = sim(runner, prefix_cache=False)
+        _, reference = cold.submit(context, 9)
+        # a fresh cache over the same storage: run last, so that nothing of `engine` is read after
+        if turn == 3:
+            cold.run()
+            assert sink.tokens == reference.tokens
+            assert sink.cached == len(context) - 7 - 1
+        context = context + sink.tokens + prompt(7, 20 + turn)
+    assert request.n_prompt == len(context) - 9 - 7
