@@ -37,8 +37,10 @@ from .events import (
 from .hearing import Hearing
 from .mouth import Mouth
 from .playout import Tick
+from .scope import CancelScope
 from .trace import Mark, TurnTrace
 from .types import IN_RATE, Frame, ReplyId, TurnId
+from .vad import VadWindow
 
 if TYPE_CHECKING:
     from .stack import AgentRuntime, Stack
@@ -290,8 +292,8 @@ class Call:
             case EdgeKind.ENDED:
                 self.apply(tm.Ended(ms))
 
-    def _on_window(self) -> None:
-        self._hearing.on_window()
+    def _on_window(self, window: VadWindow) -> None:
+        self._hearing.on_window(window)
 
     def apply(self, event: tm.Event) -> None:
         self.state, effects = tm.step(self.state, event)
@@ -455,15 +457,19 @@ class Call:
             code = error.code
         self.emit(CallFault(code, str(error), fatal))
 
-    def spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """A task of this call; its failure is told to the caller and ends nothing else."""
+    def spawn(self, job: Coroutine[Any, Any, None], scope: CancelScope | None = None) -> None:
+        """A task of this call; its failure is told to the caller and ends nothing else.
+
+        Cancelling `scope` cancels it.
+        """
         if self._group is None:
             job.close()
-            return None
+            return
         task = self._group.create_task(self._guarded(job))
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
-        return task
+        if scope is not None:
+            scope.on_cancel(lambda: _cancel(task))
 
     async def _guarded(self, job: Coroutine[Any, Any, None]) -> None:
         try:
@@ -486,3 +492,7 @@ class Call:
                 self.say_goodbye(EndReason.MAX_DURATION)
             elif now - self._active_s > limits.idle_s:
                 self.say_goodbye(EndReason.IDLE_TIMEOUT)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()

@@ -16,11 +16,12 @@ from .clock import Clock
 from .endpointing import Edge, Endpointer
 from .stt.streaming import Utterance
 from .types import IN_FRAME, IN_RATE, SILENT_IN, Frame, FrameFlag, Pcm16, PcmF32
-from .vad import VadService
+from .vad import VadService, VadWindow
 
 PRE_ROLL_MS = 200
 SMART_TURN_S = 8
 INBOX_FRAMES = 500  # 10 s; full means the caller sends faster than we hear, and the oldest goes
+POLL_S = 0.25
 STALL_S = 1.0  # media silence that a stopped sender is turned into, so that no turn hangs
 
 
@@ -33,7 +34,7 @@ class Ear:
         endpointer: Endpointer,
         clock: Clock,
         on_edge: Callable[[Edge], None],
-        on_window: Callable[[], None],
+        on_window: Callable[[VadWindow], None],
     ) -> None:
         self._stream = vad.open()
         self.endpointer = endpointer
@@ -63,7 +64,9 @@ class Ear:
     def hear(self, frame: Frame) -> None:
         """Never blocks. Past the bound the oldest frame is dropped and counted."""
         if frame.pcm.shape != (IN_FRAME,) or frame.pcm.dtype != np.int16:
-            raise ValueError(f"a frame is int16 [{IN_FRAME}], got {frame.pcm.dtype} {frame.pcm.shape}")
+            raise ValueError(
+                f"a frame is int16 [{IN_FRAME}], got {frame.pcm.dtype} {frame.pcm.shape}"
+            )
         if len(self._inbox) >= INBOX_FRAMES:
             self._inbox.popleft()
             self.dropped_frames += 1
@@ -91,7 +94,8 @@ class Ear:
     async def _next_frame(self) -> None:
         self._wake.clear()
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout=0.25)
+            async with asyncio.timeout(POLL_S):  # wait_for can swallow a cancel on Python 3.11
+                await self._wake.wait()
         except TimeoutError:
             stalled = self._clock.now() - self._last_arrival_s > STALL_S
             if stalled and self.endpointer.in_speech:
@@ -111,7 +115,7 @@ class Ear:
             edges = self.endpointer.on_window(window.prob, window.end_sample, concealed=concealed)
             for edge in edges:
                 self._on_edge(edge)
-            self._on_window()
+            self._on_window(window)
 
     def set_completion(self, p_complete: float) -> None:
         """The end-of-turn model's estimate of the current pause; it may end the turn at once."""

@@ -14,12 +14,14 @@ from .stt.partials import PartialPolicy
 from .stt.streaming import Utterance
 from .trace import Mark
 from .types import IN_RATE, TurnId
+from .vad import VadWindow
 
 if TYPE_CHECKING:
     from .agent import Call
     from .stack import Stack
 
 TRANSCRIPT_WITHIN_S = 5.0
+VOICED_PROB = 0.5
 
 
 def classify(transcript: Transcript) -> tm.Speech:
@@ -39,7 +41,6 @@ class Hearing:
         self._policy = PartialPolicy()
         self._turn: TurnId | None = None
         self._utterance: Utterance | None = None
-        self._partial_running = False
         self._asked_s: float | None = None  # when the pass that must answer a pause was asked for
 
     def start(self, turn: TurnId, onset_sample: int) -> None:
@@ -47,7 +48,7 @@ class Hearing:
         if not self._call.manual_turns or self._utterance is None:
             self._utterance = Utterance(self._stack.recognizer)
             self._ear.start_utterance(self._utterance, onset_sample)
-        self._policy.start(onset_sample)
+        self._policy.begin(onset_sample)
         self._asked_s = None
 
     def revise(self, turn: TurnId) -> None:
@@ -63,16 +64,20 @@ class Hearing:
 
     # ------------------------------------------------------------ passes
 
-    def on_window(self) -> None:
+    def on_window(self, window: VadWindow) -> None:
         """32 ms more were scored: run a partial pass if the policy wants one."""
-        if self._utterance is None or self._turn is None or self._partial_running:
+        if self._utterance is None or self._turn is None:
             return
         state = self._call.state
-        if state.caller is not tm.Caller.SPEAKING:
+        if state.caller is not tm.Caller.SPEAKING or self._call.manual_turns:
             return
-        agent_speaking = state.floor in (tm.Floor.SPEAKING, tm.Floor.HELD)
-        if self._policy.due(self._ear.samples, agent_speaking=agent_speaking):
-            self._partial_running = True
+        why = self._policy.due(
+            window.start_sample,
+            window.end_sample,
+            voiced=window.prob >= VOICED_PROB,
+            agent_speaking=state.candidate,
+        )
+        if why is not None:
             self._call.spawn(self._pass(self._turn, self._utterance, complete=False))
 
     def transcribe_pause(self, turn: TurnId) -> None:
@@ -80,23 +85,18 @@ class Hearing:
             return
         self._asked_s = self._clock.now()
         self._call.trace_of(turn).mark(Mark.PAUSE, self._asked_s, force=True)
-        self._policy.passed(self._ear.samples)
+        self._policy.pause(self._ear.endpointer.last_voiced_sample, self._ear.samples)
         self._call.spawn(self._pass(turn, self._utterance, complete=True))
         if self._stack.smart_turn is not None and not self._call.manual_turns:
             self._call.spawn(self._score(turn))
 
     async def _pass(self, turn: TurnId, utterance: Utterance, *, complete: bool) -> None:
-        if not complete:
-            self._policy.passed(self._ear.samples)
         transcript: Transcript | None = None
         try:
             deadline_s = self._clock.now() + self._stack.target_s
-            transcript = await utterance.transcribe(final=complete, deadline_s=deadline_s)
+            transcript = await utterance.transcribe(deadline_s=deadline_s, pause=complete)
         except VoiceAgentError as error:
             self._call.fault(error)
-        finally:
-            if not complete:
-                self._partial_running = False
         if utterance is not self._utterance or turn != self._turn:
             return  # its words come again with the next pass
         self._publish(turn, transcript, complete)
@@ -111,9 +111,8 @@ class Hearing:
         if transcript is None:
             self._call.apply(tm.Heard(turn, "", tm.Speech.NOTHING, complete))
             return
-        if not complete:
-            trace.confirmed_words_at_end = transcript.n_confirmed
-        else:
+        trace.confirmed_words_at_end = transcript.n_confirmed
+        if complete:
             self._ear.endpointer.set_evidence(transcript.text)
         self._call.apply(tm.Heard(turn, transcript.text, classify(transcript), complete))
         if transcript.words and not self._call.state.candidate and self._turn is not None:
@@ -125,6 +124,8 @@ class Hearing:
         if smart_turn is None:
             return
         p_complete = await smart_turn.score(self._ear.smart_turn_window())
+        if p_complete is None:
+            return
         if turn == self._turn and self._call.state.caller is tm.Caller.PAUSED:
             self._ear.set_completion(p_complete)
 

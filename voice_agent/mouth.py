@@ -134,9 +134,7 @@ class Mouth:
         job = reply.think(
             self._stack.thinker, prompt, self._sampling, tenant=self._agent.file.tenant
         )
-        task = self._call.spawn(job)
-        if task is not None:
-            reply.scope.on_cancel(task.cancel)
+        self._call.spawn(job, reply.scope)
 
     def think_early(self, trace: TurnTrace, text: str, prompt: Sequence[int]) -> None:
         """Work without side effects: the answer the caller gets if this pause is the end."""
@@ -167,7 +165,10 @@ class Mouth:
         """Words of ours, made at start: greeting, recovery, goodbye."""
         reply = self._new(trace.turn if trace else None, trace, self._clock.now())
         self._give_floor(reply, trace)
-        reply.say(speech.clauses, speech.ids)
+        if speech.clauses is not None:
+            reply.say(speech.clauses, speech.ids)
+            return
+        self._call.spawn(reply.recite(speech.text, speech.ids), reply.scope)
 
     def may_recover(self) -> bool:
         """A recovery is spoken at most once in 10 s and twice in a row."""

@@ -221,7 +221,9 @@ class Reply:
             self._room.clear()
             await self._room.wait()
 
-    def say(self, clauses: Sequence[tuple[Clause, Sequence[AudioPiece]]], ids: Sequence[int]) -> None:
+    def say(
+        self, clauses: Sequence[tuple[Clause, Sequence[AudioPiece]]], ids: Sequence[int]
+    ) -> None:
         """Speak what is ready: a greeting or a recovery made at start. ids: its tokens."""
         self.fixed = True
         self.ids = list(ids)
@@ -234,6 +236,19 @@ class Reply:
             for piece in pieces:
                 self._deliver(clause, piece)
         self._finish()
+
+    async def recite(self, text: str, ids: Sequence[int]) -> None:
+        """Speak a fixed text whose sound is not made yet."""
+        self.fixed = True
+        self.ids = list(ids)
+        self.text = text
+        splitter = self._voiced.splitter()
+        try:
+            for clause in [*splitter.push(text), *splitter.finish()]:
+                await self._speak(clause)
+            self._finish()
+        except VoiceAgentError as error:
+            self._fail(error)
 
     # ------------------------------------------------------------ hand-over to playout
 
@@ -249,7 +264,8 @@ class Reply:
         if clause.index > self._last_clause:
             self._last_clause = clause.index
             self._listener.reply_text(self, clause)
-        self._playout.push(self.id, clause, piece)
+        if piece is not None:  # a clause without words is heard once the reply has finished
+            self._playout.push(self.id, clause, piece)
 
     def _finish(self) -> None:
         if self.scope.cancelled:

@@ -85,8 +85,6 @@ class EngineThinker:
         deadline_s: float,
         scope: CancelScope,
     ) -> EngineThinking:
-        generation = self._engine.submit(
-            prompt, sampling, tenant=tenant, deadline_s=deadline_s
-        )
+        generation = self._engine.submit(prompt, sampling, tenant=tenant, deadline_s=deadline_s)
         scope.on_cancel(generation.abort)
         return EngineThinking(generation)

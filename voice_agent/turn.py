@@ -1,8 +1,8 @@
-"""The only conversation state: who is talking, who has the floor. Pure: (state, event) -> (state, effects).
+"""The only conversation state: who is talking, who has the floor. Pure.
 
-Two small tables, `Caller` and `Floor`; some pairs of them cannot be (`FORBIDDEN`). Tools, timers and
-models are not states; they are data of the call. Nothing here reads a clock: times are milliseconds
-of media time carried by the events.
+(state, event) -> (state, effects), over two small tables, `Caller` and `Floor`; some pairs of them
+cannot be (`FORBIDDEN`). Tools, timers and models are not states; they are data of the call. Nothing
+here reads a clock: times are milliseconds of media time carried by the events.
 
 Words used below (DESIGN: docs/INVARIANTS.md):
 
@@ -339,7 +339,7 @@ def _judge(s: TurnState, e: Heard) -> Step:
         if s.ended:
             s, more = _settle(s)
             return s, effects + more
-        return s, (*effects, ThinkEarly(s.turn, s.text))
+        return s, (*effects, ThinkEarly(s.turn, e.text))
     effects = ()
     if s.floor is Floor.HELD:
         s = replace(s, floor=s.resume_to)
@@ -351,10 +351,7 @@ def _judge(s: TurnState, e: Heard) -> Step:
 
 
 def _take_floor(s: TurnState) -> Step:
-    goes_on = (
-        s.committed is not None
-        and s.onset_ms - s.committed_end_ms <= s.continuation_ms
-    )
+    goes_on = s.committed is not None and s.onset_ms - s.committed_end_ms <= s.continuation_ms
     if goes_on and s.committed is not None:
         old = s.committed
         turn = old.revised()

@@ -14,18 +14,21 @@ import soxr
 from rich.console import Console
 from rich.table import Table
 
-from ..agent import Call
-from ..audio import read_wav, write_wav
-from ..events import (
-    CallFault,
-    EndReason,
-    Event,
-    ReplyDone,
-    TurnTraced,
+from voice_agent.agent import Call
+from voice_agent.audio import read_wav, write_wav
+from voice_agent.events import CallFault, EndReason, Event, ReplyDone, TurnTraced
+from voice_agent.stack import Stack
+from voice_agent.trace import Mark, TurnTrace
+from voice_agent.types import (
+    FRAME_MS,
+    IN_FRAME,
+    IN_RATE,
+    OUT_RATE,
+    SILENT_IN,
+    Frame,
+    FrameFlag,
+    Pcm16,
 )
-from ..stack import Stack
-from ..trace import Mark, TurnTrace
-from ..types import FRAME_MS, IN_FRAME, IN_RATE, OUT_RATE, SILENT_IN, Frame, FrameFlag, Pcm16
 
 TAIL_S = 1.5  # silence after the last word of either side before hanging up
 MAX_TAIL_S = 60.0
@@ -75,7 +78,11 @@ def turn_json(trace: TurnTrace) -> dict[str, Any]:
 
 
 async def converse(
-    stack: Stack, pcm: Pcm16, *, agent: str | None = None, on_event: Callable[[Event], None] | None = None
+    stack: Stack,
+    pcm: Pcm16,
+    *,
+    agent: str | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> Talk:
     """Speak `pcm` (int16 [n], 16 kHz) to an agent in real time and record the answer.
 
@@ -95,7 +102,7 @@ async def converse(
         if on_event is not None:
             on_event(event)
 
-    call = await stack.open_call(agent, listen)
+    call = stack.open_call(agent, listen)
     async with asyncio.TaskGroup() as group:
         life = group.create_task(call.run())
         await _pace(call, pcm, out, life)
@@ -105,9 +112,7 @@ async def converse(
     return talk
 
 
-async def _pace(
-    call: Call, pcm: Pcm16, out: list[Pcm16], life: asyncio.Task[EndReason]
-) -> None:
+async def _pace(call: Call, pcm: Pcm16, out: list[Pcm16], life: asyncio.Task[EndReason]) -> None:
     loop = asyncio.get_running_loop()
     start_s = loop.time()
     n_frames = -(-len(pcm) // IN_FRAME)
@@ -174,10 +179,16 @@ def report(talk: Talk, console: Console) -> None:
 
 
 async def run_talk(
-    stack: Stack, wav: Path, out: Path, json_path: Path | None, console: Console, *, agent: str | None = None
+    stack: Stack,
+    wav: Path,
+    out: Path,
+    json_path: Path | None,
+    console: Console,
+    *,
+    agent: str | None = None,
 ) -> Talk:
     """`voice-agent talk`. Raises UsageError for a file that is not usable speech."""
-    pcm = read_wav(wav, IN_RATE)
+    pcm = read_wav(wav, IN_RATE).pcm
     talk = await converse(stack, pcm, agent=agent)
     write_stereo(talk, out)
     report(talk, console)

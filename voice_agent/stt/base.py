@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..types import PcmF32
+from voice_agent.types import PcmF32
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,22 @@ class Recognizer(Protocol):
     sample_rate: int
 
     async def transcribe(
-        self, pcm: PcmF32, *, prefix: Sequence[str] = (), final: bool = False, deadline_s: float = 0.0
+        self,
+        pcm: PcmF32,
+        *,
+        prefix: Sequence[str] = (),
+        final: bool = False,
+        deadline_s: float = 0.0,
+        key: Hashable | None = None,
     ) -> Transcript:
-        """pcm: float32 [n] at 16 kHz. prefix: confirmed words, forced so only the tail is generated."""
+        """pcm: float32 [n] at 16 kHz. prefix: confirmed words, forced so only the tail is generated.
+
+        key: the utterance; a newer request with the same key replaces one that has not started.
+        """
+        ...
+
+    def promote(self, key: Hashable) -> None:
+        """A partial of `key` that has not started is from now on ordered like a final."""
         ...
 
     def warm(self) -> None:

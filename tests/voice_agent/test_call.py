@@ -1,0 +1,257 @@
+"""One call, wired, in virtual time with scripted stages: what is heard is what is remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fakes import Scene, cough, say, silence
+from voice_agent.events import (
+    CallFault,
+    EndReason,
+    ReplyDone,
+    ReplyStatus,
+    SpeechStarted,
+    SpeechStopped,
+    TurnCommitted,
+    TurnReopened,
+    TurnTraced,
+    WordsHeard,
+)
+from voice_agent.trace import Mark
+from voice_agent.types import FRAME_MS
+
+pytestmark = pytest.mark.unit
+
+LONG = "one two three four five six seven eight nine ten, eleven twelve thirteen fourteen."
+
+
+def test_a_turn_is_heard_answered_and_remembered() -> None:
+    scene = Scene("It is noon.").play(silence(500), say("what is the time"))
+    assert [e.text for e in scene.of(TurnCommitted)] == ["what is the time"]
+    (done,) = scene.of(ReplyDone)
+    assert (done.status, done.text, done.heard) == (
+        ReplyStatus.COMPLETED, "It is noon.", "It is noon.",
+    )  # fmt: skip
+    assert scene.history == [("user", "what is the time"), ("assistant", "It is noon.")]
+    (traced,) = scene.of(TurnTraced)
+    order = [Mark.SPEECH_END, Mark.PAUSE, Mark.TRANSCRIPT, Mark.COMMIT, Mark.FIRST_SOUND]
+    times = [traced.trace.marks[m] for m in order]
+    assert times == sorted(times)
+    assert scene.reason is EndReason.CALLER_HUNG_UP
+    assert scene.thinker.running == 0
+
+
+def test_the_prompt_of_the_next_turn_starts_with_the_prompt_of_this_one() -> None:
+    scene = Scene("Sure.").play(
+        silence(300), say("hello"), silence(3000), say("what is the time"), silence(2000)
+    )
+    first, *_, last = scene.thinker.prompts
+    assert last.startswith(first + "Sure.|"), "append-only: the cached prefix stays valid"
+
+
+def test_the_greeting_is_played_and_enters_the_history() -> None:
+    scene = Scene("Sure.", greeting="Hello there.").play(silence(1500), tail_ms=500)
+    start = scene.frames[0][0]
+    first = next(t for t, tick in scene.frames if tick.audible)
+    assert first - start <= 1.0
+    assert scene.history == [("assistant", "Hello there.")]
+
+
+def test_barge_in_stops_within_a_frame_and_keeps_exactly_what_was_heard() -> None:
+    scene = Scene(LONG).play(silence(300), say("hello"), silence(1800), say("stop please"))
+    decided = next(
+        t for t, e in scene.events if isinstance(e, ReplyDone) and e.status == "interrupted"
+    )
+    reply = scene.of(ReplyDone)[0].reply
+    late = [t for t, tick in scene.frames if tick.reply == reply and t > decided + FRAME_MS / 1000]
+    assert late == [], "no frame of the old reply leaves later than one frame after the decision"
+    done = scene.of(ReplyDone)[0]
+    heard = done.heard
+    assert heard
+    assert LONG.startswith(heard)
+    assert len(heard) < len(LONG)
+    words_played = sum(tick.audible for _, tick in scene.frames if tick.reply == reply) * FRAME_MS
+    assert abs(len(heard.split()) - words_played / 200) <= 1
+    assert ("assistant", heard) in scene.history
+    assert scene.of(TurnCommitted)[-1].text == "stop please"
+    assert scene.thinker.running == 0
+
+
+def test_our_voice_is_held_from_the_onset_not_from_the_decision() -> None:
+    scene = Scene(LONG).play(silence(300), say("hello"), silence(1800), say("stop please"))
+    onset = scene.of(SpeechStarted)[-1].onset_ms / 1000
+    start = scene.frames[0][0] - FRAME_MS / 1000
+    reply = scene.of(ReplyDone)[0].reply
+    last = max(t for t, tick in scene.frames if tick.reply == reply and tick.audible)
+    assert last - (start + onset) <= 0.15
+
+
+def test_a_cough_holds_and_resumes_and_nothing_is_lost() -> None:
+    scene = Scene(LONG).play(silence(300), say("hello"), silence(1500), cough(300), tail_ms=6000)
+    (done,) = scene.of(ReplyDone)
+    assert (done.status, done.heard) == (ReplyStatus.COMPLETED, LONG)
+    assert len(scene.of(SpeechStarted)) == 1, "a cough is not announced as an interruption"
+    held = [tick for _, tick in scene.frames if tick.reply == done.reply and not tick.audible]
+    assert held, "the voice waited while the cough was judged"
+
+
+def test_mm_hm_does_not_stop_us_and_is_not_a_turn() -> None:
+    scene = Scene(LONG).play(silence(300), say("hello"), silence(1500), say("mm-hm"), tail_ms=6000)
+    (done,) = scene.of(ReplyDone)
+    assert done.heard == LONG
+    assert [e.text for e in scene.of(TurnCommitted)] == ["hello"]
+
+
+def test_going_on_before_a_word_was_heard_reopens_the_message() -> None:
+    scene = Scene("Fine.")
+    scene.thinker.first_s = 1.2  # a slow model: the caller goes on first
+    scene.play(silence(300), say("tell me"), silence(1100), say("more please"))
+    assert len(scene.of(TurnReopened)) == 1
+    assert [e.text for e in scene.of(TurnCommitted)] == ["tell me", "tell me more please"]
+    assert scene.history == [("user", "tell me more please"), ("assistant", "Fine.")]
+    turns = [e.turn for e in scene.of(TurnCommitted)]
+    assert turns[0].index == turns[1].index
+    assert turns[1].revision > turns[0].revision
+
+
+def test_going_on_after_words_were_heard_keeps_three_messages() -> None:
+    scene = Scene(LONG).play(silence(300), say("hello"), silence(1250), say("tell me more"))
+    roles = [role for role, _ in scene.history]
+    assert roles[:3] == ["user", "assistant", "user"]
+    assert scene.history[0] == ("user", "hello")
+    assert scene.history[2][1] == "tell me more"
+
+
+def test_speech_without_words_is_no_input_and_recovers_once() -> None:
+    scene = Scene("Fine.").play(silence(300), cough(900), silence(4000), cough(900), tail_ms=4000)
+    assert [e.text for e in scene.of(TurnCommitted)] == ["", ""]
+    spoken = [e.text for e in scene.of(ReplyDone)]
+    assert len(spoken) == 1, "a recovery is spoken at most once in ten seconds"
+    assert "again" in spoken[0]
+
+
+def test_a_short_cough_gets_no_recovery() -> None:
+    scene = Scene("Fine.").play(silence(300), cough(200))
+    assert scene.of(ReplyDone) == []
+
+
+def test_a_failing_model_is_told_and_followed_by_a_recovery() -> None:
+    scene = Scene("Fine.")
+    scene.thinker.fail = True
+    scene.play(silence(300), say("hello"), tail_ms=5000)
+    assert "VA331" in [f.code for f in scene.of(CallFault)]
+    assert any(e.status is ReplyStatus.COMPLETED for e in scene.of(ReplyDone))
+    assert scene.reason is EndReason.CALLER_HUNG_UP
+
+
+def test_a_failing_recogniser_ends_the_turn_as_no_input() -> None:
+    scene = Scene("Fine.")
+    scene.recognizer.fail = True
+    scene.play(silence(300), say("hello"), tail_ms=5000)
+    assert "VA311" in [f.code for f in scene.of(CallFault)]
+    assert scene.of(TurnCommitted)[0].text == ""
+
+
+@pytest.mark.parametrize("reply", ["...", "🙂 🙂", "—", ""])
+def test_a_reply_with_nothing_to_say_becomes_a_recovery(reply: str) -> None:
+    scene = Scene(reply).play(silence(300), say("hello"), tail_ms=5000)
+    said = [e.text for e in scene.of(ReplyDone) if e.status is ReplyStatus.COMPLETED]
+    assert len(said) == 1
+    assert "again" in said[0]
+
+
+def test_ten_minutes_of_silence_end_in_the_goodbye() -> None:
+    scene = Scene("Fine.", goodbye="Bye now.", limits={"idle_s": 60.0})
+    scene.play(silence(600_000))
+    assert scene.reason is EndReason.IDLE_TIMEOUT
+    assert scene.history[-1] == ("assistant", "Bye now.")
+
+
+def test_a_stopped_sender_does_not_leave_the_turn_open() -> None:
+    scene = Scene("Fine.")
+
+    async def freeze() -> None:
+        import asyncio
+
+        await scene.stack.start()
+        call = scene.stack.open_call(None, scene.on_event)
+        life = asyncio.create_task(call.run())
+        from voice_agent.types import Frame
+
+        sound = say("hello what is")
+        for i in range(0, len(sound) - 320, 320):
+            await asyncio.sleep(0.02)
+            call.hear(Frame(sound[i : i + 320]))
+        for _ in range(400):
+            await asyncio.sleep(0.02)
+            call.tick()
+        call.hang_up(EndReason.CALLER_HUNG_UP)
+        await life
+
+    from tests.support.virtual_loop import run_virtual
+
+    run_virtual(freeze(), scene.loop)
+    assert [e.text for e in scene.of(TurnCommitted)] == ["hello what is"]
+
+
+def test_words_heard_never_run_ahead_of_the_sound() -> None:
+    scene = Scene(LONG).play(silence(300), say("hello"), tail_ms=6000)
+    chars = [e.chars for e in scene.of(WordsHeard)]
+    assert chars == sorted(chars)
+    assert chars[-1] <= len(LONG)
+    assert len(chars) >= 10, "words are reported one by one"
+
+
+def test_manual_turns_wait_for_commit_and_respond() -> None:
+    scene = Scene("It is noon.").play(
+        lambda call: call.use_manual_turns(True),
+        silence(200),
+        say("what is the time"),
+        silence(1500),
+        lambda call: call.commit_audio(),
+        lambda call: call.respond(),
+        tail_ms=3000,
+    )
+    assert [e.text for e in scene.of(TurnCommitted)] == ["what is the time"]
+    assert [e.heard for e in scene.of(ReplyDone)] == ["It is noon."]
+
+
+def test_typed_messages_are_answered() -> None:
+    scene = Scene("It is noon.").play(
+        silence(100),
+        lambda call: call.add_message("user", "what time is it?"),
+        lambda call: call.respond(),
+        tail_ms=2500,
+    )
+    assert scene.history == [("user", "what time is it?"), ("assistant", "It is noon.")]
+
+
+def test_client_truncate_cuts_the_history_further() -> None:
+    scene = Scene(LONG)
+    scene.play(
+        silence(300),
+        say("hello"),
+        silence(1800),
+        say("stop please"),
+        silence(100),
+        lambda call: call.truncate(scene.of(ReplyDone)[0].reply, 500),
+    )
+    spoken = [text for role, text in scene.history if role == "assistant"][0]
+    assert spoken == "one two"
+
+
+def test_early_work_is_used_and_never_answers_twice() -> None:
+    scene = Scene("It is noon.").play(silence(300), say("what is the time"))
+    (traced,) = scene.of(TurnTraced)
+    marks = traced.trace.marks
+    assert marks[Mark.LLM_SUBMIT] < marks[Mark.COMMIT]
+    assert len(scene.of(ReplyDone)) == 1
+    assert traced.trace.wasted_tokens == 0
+
+
+def test_a_pause_inside_a_turn_makes_one_turn() -> None:
+    scene = Scene("Fine.").play(
+        silence(300), say("tell me"), silence(200), say("more"), tail_ms=3000
+    )
+    assert [e.text for e in scene.of(TurnCommitted)] == ["tell me more"]
+    assert len(scene.of(SpeechStarted)) == len(scene.of(SpeechStopped)) == 1

@@ -1,0 +1,207 @@
+"""From a configuration to a `Stack`: look at the machine, choose models, load and warm them.
+
+Blocking work runs on a worker thread so that the event loop can show progress and answer /healthz.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.client import Engine
+from engine.config import EngineConfig
+
+from .agent_file import DEFAULT, AgentShelf, agent_names
+from .choose import TARGET_CPU_MS, TARGET_GPU_MS, Need, choose
+from .choose import Choice as Models
+from .clock import MonotonicClock
+from .config import Config
+from .errors import UsageError
+from .machine import Machine, inspect
+from .measure import load_voice, measure
+from .models import REGISTRY, ModelStore
+from .reply import Speaker
+from .scope import CancelScope
+from .smart_turn import SmartTurn
+from .stack import ANSWER_WITHIN_S, Choice, Progress, Stack
+from .stt.whisper import WhisperRecognizer
+from .think import EngineThinker
+from .tts.base import AudioPiece, Clause, Voice
+from .tts.service import VoiceService
+from .vad import VadService
+
+log = logging.getLogger(__name__)
+
+NEEDED = ("whisper-tiny.en", "smart-turn-v3.2", "piper-joe")
+CPU_LLM = "qwen2.5-0.5b"
+TEST_LLM = "smollm2-135m"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVoice:
+    """One voice of the shared voice thread, as a reply sees it."""
+
+    service: VoiceService
+    voice: Voice
+
+    def speak(
+        self,
+        clause: Clause,
+        *,
+        speed: float,
+        deadline_s: Callable[[], float],
+        scope: CancelScope,
+    ) -> AsyncIterator[AudioPiece]:
+        return self.service.speak(
+            clause, speed=speed, deadline_s=deadline_s, scope=scope, voice=self.voice
+        )
+
+
+async def load_stack(config: Config, progress: Progress = lambda stage, share: None) -> Stack:
+    """Everything loaded and warm, nothing started. Raises UsageError, CapacityError, InternalError."""
+    return await asyncio.to_thread(_load, config, progress)
+
+
+def _load(config: Config, progress: Progress) -> Stack:
+    store = ModelStore(sources=config.models.sources)
+    progress("looking at the machine", None)
+    machine = inspect()
+    device = _device(config, machine)
+    models = _choose(config, machine, device, store, progress)
+    clock = MonotonicClock()
+
+    progress(f"loading {models.stt}", None)
+    recognizer = WhisperRecognizer(_path(store, models.stt), threads=1, clock=clock)
+    recognizer.warm()
+    vad = VadService(clock)
+    vad.warm()
+    progress("loading smart-turn-v3.2", None)
+    smart_turn = SmartTurn(store.path("smart-turn-v3.2"))
+    smart_turn.warm()
+    progress(f"loading {models.voice}", None)
+    voice = load_voice(store, models.voice, threads=1)
+    voice.warm()
+    voices = VoiceService(voice, clock)
+    progress(f"loading {models.llm}", None)
+    engine = _engine(config, machine, _path(store, models.llm), clock)
+    progress("warming the engine", None)
+    engine.warm()
+
+    named: Speaker = NamedVoice(voices, voice)
+    return Stack(
+        clock=clock,
+        vad=vad,
+        smart_turn=smart_turn,
+        recognizer=recognizer,
+        thinker=EngineThinker(engine),
+        chat=engine.chat,
+        tokenizer=engine.tokenizer,
+        speakers={voice.name: named},
+        default_voice=voice.name,
+        shelf=AgentShelf(config.agents_dir),
+        names=_agent_order(config),
+        max_context_tokens=engine.max_model_len,
+        target_s=_target_ms(config, device) / 1000.0,
+        answer_within_s=ANSWER_WITHIN_S[device],
+        log_content=config.log.content,
+        engine=engine,
+        voices=voices,
+        choices=_explained(models, device),
+        closers=(recognizer.close, smart_turn.close, engine.close),
+    )
+
+
+def _device(config: Config, machine: Machine) -> str:
+    if config.profile == "gpu":
+        if machine.gpu is None or not machine.gpu.usable:
+            why = machine.gpu.why if machine.gpu else "no NVIDIA driver found"
+            raise UsageError(f"--profile gpu needs a usable GPU: {why}", code="VA450")
+        return "gpu"
+    return "cpu"
+
+
+def _target_ms(config: Config, device: str) -> int:
+    return config.target_ms or (TARGET_GPU_MS if device == "gpu" else TARGET_CPU_MS)
+
+
+def _choose(
+    config: Config, machine: Machine, device: str, store: ModelStore, progress: Progress
+) -> Models:
+    """The models to load, fetched if they are missing and that is allowed."""
+    wanted = config.models
+    default_llm = CPU_LLM if wanted.llm == "auto" else wanted.llm
+    for name in (*NEEDED, default_llm):
+        if name not in REGISTRY or store.present(name):
+            continue
+        if not wanted.fetch:
+            store.path(name)  # raises, naming the command to run
+        progress(f"fetching {name}", None)
+        store.fetch(name, lambda p: progress(f"fetching {name}", _share(p)))
+    for name in (wanted.stt, wanted.llm, wanted.voice):
+        if name in REGISTRY and not store.present(name):
+            progress(f"fetching {name}", None)
+            store.fetch(name)
+    progress("measuring this machine", None)
+    speeds = measure(store, machine, stage=lambda s: progress(f"measuring {s}", None))
+    need = Need(
+        calls=config.server.max_calls,
+        target_ms=_target_ms(config, device),
+        memory_mb=machine.free_mb,
+        present=[name for name in REGISTRY if store.present(name)],
+        want_llm=wanted.llm,
+        want_stt=wanted.stt,
+        want_voice=wanted.voice,
+    )
+    return choose(speeds, need)
+
+
+def _share(progress: object) -> float | None:
+    done, total = getattr(progress, "done", None), getattr(progress, "total", None)
+    return done / total if done is not None and total else None
+
+
+def _path(store: ModelStore, name: str) -> Path:
+    """A registry model's verified path, or the operator's own path as it is."""
+    if name in REGISTRY:
+        return store.path(name)
+    path = Path(name).expanduser()
+    if not path.exists():
+        known = ", ".join(sorted(REGISTRY))
+        raise UsageError(f"{name!r} is neither a known model ({known}) nor a path", code="VA451")
+    return path
+
+
+def _engine(config: Config, machine: Machine, path: Path, clock: MonotonicClock) -> Engine:
+    section = config.engine
+    return Engine.load(
+        EngineConfig(
+            model_path=path,
+            quant=section.quant,
+            threads=section.threads or max(1, min(2, machine.cores)),
+            kv_bytes=section.kv_mb << 20,
+            max_model_len=section.max_model_len,
+            max_batch=section.max_batch,
+        ),
+        clock,
+    )
+
+
+def _agent_order(config: Config) -> list[str]:
+    """Every agent, the default one first."""
+    names = [n for n in agent_names(config.agents_dir) if n != config.default_agent]
+    if config.default_agent != DEFAULT and DEFAULT in names:
+        names.remove(DEFAULT)
+        names.append(DEFAULT)
+    return [config.default_agent, *names]
+
+
+def _explained(models: Models, device: str) -> tuple[Choice, ...]:
+    return (
+        Choice("recognition", models.stt, device, models.why),
+        Choice("language model", models.llm, device, models.why),
+        Choice("voice", models.voice, device, models.why),
+        *(Choice("prediction", str(p), device, "") for p in models.predictions),
+    )
