@@ -1,4 +1,4 @@
-"""Edges of speech: legal, in order, independent of chunking, and as quick as the estimate allows."""
+"""Edges of speech: legal, in order, the same in any chunking, as quick as the estimate allows."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_click_is_no_speech_and_does_not_hold_a_pause_open() -> None:
     edges = run(Endpointer(TurnTaking()), silence(3) + speech(1) + silence(10))
     assert edges == []
     endpointer = Endpointer(TurnTaking())
-    clicks = ([0.9] + silence(3)) * 20
+    clicks = [0.9, *silence(3)] * 20
     edges = run(endpointer, speech(10) + silence(5) + clicks)
     assert [e.kind for e in edges] == [ONSET, PAUSE, ENDED]
 

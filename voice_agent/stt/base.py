@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from voice_agent.types import PcmF32
 
@@ -41,8 +41,8 @@ class Transcript:
 class Recognizer(Protocol):
     """A loaded recognition model, shared by all calls; owns its worker thread(s) and queue.
 
-    The queue is ordered by (finals first, deadline_s). Cancelling the awaiting task drops a job that
-    has not started. Raises voice_agent.errors.InternalError when the model fails.
+    The queue is ordered by (finals first, deadline_s). Cancelling the awaiting task drops a job
+    that has not started. Raises voice_agent.errors.InternalError when the model fails.
     """
 
     name: str
@@ -57,14 +57,11 @@ class Recognizer(Protocol):
         deadline_s: float = 0.0,
         key: Hashable | None = None,
     ) -> Transcript:
-        """pcm: float32 [n] at 16 kHz. prefix: confirmed words, forced so only the tail is generated.
+        """pcm: float32 [n] at 16 kHz. prefix: confirmed words, forced so only the tail is
+        generated.
 
         key: the utterance; a newer request with the same key replaces one that has not started.
         """
-        ...
-
-    def promote(self, key: Hashable) -> None:
-        """A partial of `key` that has not started is from now on ordered like a final."""
         ...
 
     def warm(self) -> None:
@@ -72,3 +69,12 @@ class Recognizer(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Promoter(Protocol):
+    """A recogniser whose queue can be told that a waiting partial turned out to be a final."""
+
+    def promote(self, key: Hashable) -> None:
+        """A partial of `key` that has not started is from now on ordered like a final."""
+        ...

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from voice_agent.audio import to_float
 from voice_agent.errors import CapacityError
-from voice_agent.types import IN_FRAME, IN_RATE, Pcm16, PcmF32
+from voice_agent.types import IN_FRAME, IN_RATE, Pcm16
 
 from .agreement import Agreement, split_at
-from .base import Transcript
+from .base import Promoter, Recognizer, Transcript
 from .jobs import SupersededError
 
 PRE_ROLL_MS = 500  # audio before the onset that a first word needs: without it "and" is lost
@@ -24,22 +22,6 @@ CUT_FROM_S, CUT_MARGIN_S = 8.0, 4.0  # where that place may lie: from the start,
 MAX_BUFFER_S = 60.0  # audio kept when nobody transcribes it
 KEEP_S = 0.1  # silence left in front of the next stretch
 PEAK_RATIO, FLOOR_RMS = 0.1, 10 ** (-50 / 20) * 32768  # a frame this loud may hold voice
-
-
-class KeyedRecognizer(Protocol):
-    """A `Recognizer` that knows which utterance a request belongs to."""
-
-    async def transcribe(
-        self,
-        pcm: PcmF32,
-        *,
-        prefix: Sequence[str] = (),
-        final: bool = False,
-        deadline_s: float = 0.0,
-        key: Hashable | None = None,
-    ) -> Transcript: ...
-
-    def promote(self, key: Hashable) -> None: ...
 
 
 @dataclass(slots=True)
@@ -61,7 +43,7 @@ class Utterance:
     All positions are samples since `reset`. Runs on one event loop.
     """
 
-    def __init__(self, recognizer: KeyedRecognizer) -> None:
+    def __init__(self, recognizer: Recognizer) -> None:
         self._recognizer = recognizer
         self._epoch = 0
         self._begin()
@@ -137,7 +119,7 @@ class Utterance:
         while epoch == self._epoch and (self.passes == 0 or self._seen_end < wanted):
             running = self._running
             if running is not None and running.covers >= wanted:
-                if urgent:
+                if urgent and isinstance(self._recognizer, Promoter):
                     self._recognizer.promote(self)
                 await asyncio.shield(running.done)
             else:

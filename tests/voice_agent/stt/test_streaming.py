@@ -22,6 +22,9 @@ WORD = IN_RATE // 2
 class ScriptedRecognizer:
     """Hears one word per half second: the value of its samples. Zero is silence."""
 
+    name = "scripted"
+    sample_rate = IN_RATE
+
     def __init__(self) -> None:
         self.calls: list[tuple[float, tuple[str, ...], bool]] = []
         self.promoted: list[Hashable] = []
@@ -52,6 +55,10 @@ class ScriptedRecognizer:
 
     def promote(self, key: Hashable) -> None:
         self.promoted.append(key)
+
+    def warm(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def say(*values: int) -> Pcm16:
