@@ -31,6 +31,7 @@ TEXTS = [
     "My favorite animal is the elephant, because it never forgets.",
     "Thank you for calling, and have a wonderful day.",
 ]
+SILENCE = np.zeros(OUT_RATE // 5, np.int16)
 
 
 def plain(text: str) -> str:
@@ -46,7 +47,7 @@ def spoken(voice: PiperVoice, text: str) -> PcmF32:
         for clause in [*splitter.push(text), *splitter.finish()]
         for piece in voice.synthesize(clause, speed=1.0, cancelled=lambda: False)
     ]
-    pcm = np.concatenate(pieces).astype(np.float32) / 32768
+    pcm = np.concatenate([SILENCE, *pieces, SILENCE]).astype(np.float32) / 32768
     return np.asarray(soxr.resample(pcm, OUT_RATE, IN_RATE), np.float32)
 
 
