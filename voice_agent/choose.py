@@ -32,6 +32,7 @@ PASSES_PER_TURN = 3.0
 """Recogniser passes: the final and at most 2.5 partials, most of them shorter."""
 STEP_OVERHEAD_MS = 2.0
 MAX_LOAD = 0.85
+_FULL = 0.98
 MAX_VOICE_RTF = 0.5
 BASE_MEMORY_MB = 1800
 """Interpreter, libraries, recogniser and voice."""
@@ -59,7 +60,8 @@ LLMS: tuple[LlmSpec, ...] = (
     LlmSpec("qwen2.5-1.5b", 1_543_714_304, 1_310_340_608, 3300, 2),
 )
 STT_RANK: Mapping[str, int] = {"whisper-tiny.en": 0, "whisper-base": 1}
-VOICE_RANK: Mapping[str, int] = {"piper-joe": 0, "kokoro-int8": 1}
+LIGHT_VOICE = "piper-joe"
+VOICE_RANK: Mapping[str, int] = {LIGHT_VOICE: 0, "kokoro-int8": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ def predict(speeds: Speeds, llm: LlmSpec, stt: str, voice: str, calls: int) -> P
     ) / 1000.0 + tts.rtf * REPLY_S
     load = calls * work_s / (CYCLE_S * speeds.cores)
     # Mean wait of a queue whose service times vary little, as a factor on the service itself.
-    factor = 1.0 + (load / (2.0 * (1.0 - load)) if load < 1.0 else float("inf"))
+    share = min(load, _FULL)
+    factor = 1.0 + share / (2.0 * (1.0 - share))
     if calls == 1:
         factor = 1.0
     parts = [transcript_ms * factor, clause_ms * factor, tts.first_ms * factor]
@@ -179,11 +182,9 @@ def choose(speeds: Speeds, need: Need) -> Choice:
     Raises CapacityError VA203 when not even the smallest model fits the memory.
     """
     stts = _options(need.want_stt, STT_RANK, need)
-    voices = [
-        v
-        for v in _options(need.want_voice, VOICE_RANK, need)
-        if need.want_voice != "auto" or v == "piper-joe" or _keeps_up(speeds, v)
-    ]
+    voices = _options(need.want_voice, VOICE_RANK, need)
+    if need.want_voice == "auto":
+        voices = [v for v in voices if v == LIGHT_VOICE or _keeps_up(speeds, v)] or [LIGHT_VOICE]
     llms = _llms(need)
     if not llms:
         return Choice(need.want_llm, stts[0], voices[0], "as configured", ())
@@ -192,8 +193,9 @@ def choose(speeds: Speeds, need: Need) -> Choice:
         for llm, stt, voice in product(llms, stts, voices)
     )
     best, why = _best(table, need)
-    named = "auto" not in (need.want_llm, need.want_stt, need.want_voice)
-    return Choice(best.llm, best.stt, best.voice, "as configured" if named else why, table)
+    if need.want_llm != "auto":
+        why = f"as configured; predicted {best.voice_to_voice_ms:.0f} ms"
+    return Choice(best.llm, best.stt, best.voice, why, table)
 
 
 def _best(table: tuple[Prediction, ...], need: Need) -> tuple[Prediction, str]:
@@ -204,7 +206,7 @@ def _best(table: tuple[Prediction, ...], need: Need) -> tuple[Prediction, str]:
         return rank[p.llm], STT_RANK.get(p.stt, 0), VOICE_RANK.get(p.voice, 0)
 
     target = f"{need.target_ms:.0f} ms with {need.calls} call{'s' if need.calls > 1 else ''}"
-    real = [p for p in table if p.llm not in tests]
+    real = [p for p in table if p.llm not in tests or p.llm == need.want_llm]
     if good := [p for p in real if p.meets(need)]:
         best = max(good, key=order)
         return best, f"the largest that meets {target}: predicted {best.voice_to_voice_ms:.0f} ms"

@@ -143,7 +143,7 @@ def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None
             origins[name] = f"{path}:{line}" if line else str(path)
     env = _environment()
     _merge(merged, env)
-    origins |= {name: ENV_PREFIX + name.upper().replace(".", "__") for name in _leaves(env)}
+    origins |= {name: _variable(name) for name in _leaves(env)}
     for name, value in (flags or {}).items():
         if value is not None:
             _merge(merged, _nest(name, value))
@@ -198,6 +198,15 @@ def _environment() -> dict[str, Any]:
         return EnvSettingsSource(Config)()
     except SettingsError as e:
         raise UsageError(f"environment: {e}", code="VA432") from e
+
+
+def _variable(name: str) -> str:
+    """The environment variable that set a key, or a table around it as JSON."""
+    given = {v.upper() for v in os.environ}
+    path = name.split(".")
+    while len(path) > 1 and ENV_PREFIX + "__".join(path).upper() not in given:
+        path.pop()
+    return ENV_PREFIX + "__".join(path).upper()
 
 
 def _origin(origins: Mapping[str, str], path: Any, file: Path | None) -> str:

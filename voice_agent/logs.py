@@ -13,8 +13,13 @@ from voice_agent.trace import TurnTrace
 
 log = logging.getLogger("voice_agent.call")
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_QUIET = ("aioice", "aiortc", "asyncio", "httpx", "httpcore", "uvicorn.access", "websockets")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+_QUIET = ("aioice", "aiortc", "asyncio", "httpx", "httpcore", "uvicorn", "websockets")
 
 
 class TextFormatter(logging.Formatter):

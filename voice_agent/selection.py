@@ -31,11 +31,11 @@ StageFn = Callable[[str, float | None], None]
 
 
 def pick_device(config: Config, machine: Machine) -> str:
-    """`cpu` or `cuda`. Raises UsageError VA450 when a GPU is asked for and cannot be used."""
+    """`cpu` or `cuda`. Raises UsageError VA476 when a GPU is asked for and cannot be used."""
     usable = machine.gpu is not None and machine.gpu.usable
     if config.profile == "gpu" and not usable:
         why = machine.gpu.why if machine.gpu else "no NVIDIA GPU was found"
-        raise UsageError(f'profile = "gpu": {why}; use profile = "cpu"', code="VA450")
+        raise UsageError(f'profile = "gpu": {why}; use profile = "cpu"', code="VA476")
     return "cuda" if usable and config.profile != "cpu" else "cpu"
 
 

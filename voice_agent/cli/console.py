@@ -38,7 +38,7 @@ def engine_error(error: Exception) -> VoiceAgentError:
         return CapacityError(str(error), code="VA210")
     if kind in ("UsageError", "ModelError"):
         return UsageError(str(error), code="VA473")
-    return VoiceAgentError(str(error), code="VA310")
+    return VoiceAgentError(str(error), code="VA311")
 
 
 def fail(error: VoiceAgentError) -> None:

@@ -153,7 +153,7 @@ class ModelStore:
     def _face(self, model: Model, home: Path) -> Path:
         if not model.single or home.is_file():
             return home
-        return home / model.files[0].name
+        return home / self._files(model)[0].name
 
     def _locate(self, model: Model) -> tuple[Path, bool] | None:
         """(folder or file, whether the pinned hashes apply)."""

@@ -1,0 +1,155 @@
+"""One file, the environment and flags: precedence, origins, and errors that help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from voice_agent.config import Config, Loaded, load_config
+from voice_agent.errors import UsageError
+from voice_agent.explain import dotted_names
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def no_other_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("VOICE_AGENT_CONFIG", raising=False)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "some.toml"
+    path.write_text(text)
+    return path
+
+
+def origin(loaded: Loaded, name: str) -> str:
+    return next(o for n, _, o in loaded.rows() if n == name)
+
+
+def value(loaded: Loaded, name: str) -> str:
+    return next(v for n, v, _ in loaded.rows() if n == name)
+
+
+def test_defaults() -> None:
+    loaded = load_config()
+    assert loaded.config.server.host == "127.0.0.1"
+    assert loaded.config.log.content is False
+    assert {o for _, _, o in loaded.rows()} == {"default"}
+    assert [n for n, _, _ in loaded.rows()] == dotted_names(Config)
+
+
+def test_later_layers_win_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, '[server]\nport = 1\nmax_calls = 5\n[log]\nformat = "json"\n')
+    monkeypatch.setenv("VOICE_AGENT__SERVER__PORT", "2")
+    loaded = load_config(path, {"server.port": 3, "server.host": None})
+    assert loaded.config.server.port == 3
+    assert loaded.config.server.max_calls == 5
+    assert origin(loaded, "server.port") == "flag"
+    assert origin(loaded, "server.max_calls") == f"{path}:3"
+    assert origin(loaded, "log.format") == f"{path}:5"
+    assert origin(loaded, "server.host") == "default"
+    assert origin(load_config(path), "server.port") == "VOICE_AGENT__SERVER__PORT"
+    assert load_config(path).config.server.port == 2
+
+
+def test_the_file_is_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home" / "voice-agent"
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text("[server]\nport = 10\n")
+    assert load_config().config.server.port == 10
+    Path("voice-agent.toml").write_text("[server]\nport = 11\n")
+    assert load_config().config.server.port == 11
+    monkeypatch.setenv("VOICE_AGENT_CONFIG", str(write(tmp_path, "[server]\nport = 12\n")))
+    assert load_config().config.server.port == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("[server]\nprot = 1\n", 2, "'server.port'"),
+        ("\nport = 3\n", 2, "'server.port'"),
+        ("[sever]\nport = 1\n", 2, "'server'"),
+        ("[engine]\nkv_bytes = 1\n", 2, "kv_mb"),
+        ("[models.source]\nx = 'y'\n", 2, "'models.sources'"),
+    ],
+)
+def test_an_unknown_key_suggests_the_right_one(
+    tmp_path: Path, text: str, line: int, says: str
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        load_config(path)
+    assert caught.value.code == "VA431"
+    assert f"{path}:{line}: unknown key" in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_an_unknown_variable_suggests_the_right_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOICE_AGENT__SERVER__MAXCALLS", "3")
+    with pytest.raises(UsageError, match=r"VA431.*VOICE_AGENT__SERVER__MAXCALLS.*max_calls"):
+        load_config()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[server]\nport = 70000\n", "2: server.port:"),
+        ('[log]\nlevel = "LOUD"\n', "2: log.level:"),
+        ("server = 3\n", "1: server:"),
+    ],
+)
+def test_a_bad_value_names_its_place(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_config(write(tmp_path, text))
+    assert caught.value.code == "VA432"
+    assert says in str(caught.value)
+
+
+def test_a_bad_flag_is_called_a_flag() -> None:
+    with pytest.raises(UsageError, match=r"VA432: flag: profile"):
+        load_config(None, {"profile": "tpu"})
+
+
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="VA430"):
+        load_config(tmp_path / "none.toml")
+    with pytest.raises(UsageError, match=r"VA430.*line 1"):
+        load_config(write(tmp_path, "x = = 1\n"))
+
+
+def test_lists_and_tables_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOICE_AGENT__SERVER__ALLOWED_HOSTS", "a.example, b.example:81")
+    monkeypatch.setenv("VOICE_AGENT__MODELS__SOURCES", '{"piper-joe": "/voices/joe"}')
+    loaded = load_config()
+    assert loaded.config.server.allowed_hosts == ("a.example", "b.example:81")
+    assert loaded.config.models.sources == {"piper-joe": "/voices/joe"}
+    assert origin(loaded, "models.sources") == "VOICE_AGENT__MODELS__SOURCES"
+    monkeypatch.setenv("VOICE_AGENT__MODELS__SOURCES", "not json")
+    with pytest.raises(UsageError, match="VA432"):
+        load_config()
+
+
+def test_keys_are_never_shown(tmp_path: Path) -> None:
+    loaded = load_config(write(tmp_path, '[server]\napi_keys = ["very-secret-key-000"]\n'))
+    assert loaded.config.server.api_keys == ("very-secret-key-000",)
+    assert value(loaded, "server.api_keys") == "(1 set)"
+    assert "very-secret" not in repr(loaded.config)
+
+
+def test_frozen() -> None:
+    config = load_config().config
+    with pytest.raises(ValidationError):
+        config.profile = "gpu"
+    with pytest.raises(ValidationError):
+        config.server.port = 1
+
+
+def test_every_key_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "CONFIG.md").read_text("utf-8")
+    missing = [name for name in dotted_names(Config) if f"`{name}`" not in text]
+    assert missing == []
