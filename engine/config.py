@@ -20,7 +20,7 @@ class EngineConfig:
 
     model_path: Path
     quant: Literal["int8", "fp32"] = "int8"
-    threads: int = 2
+    threads: int = 1
     block_size: int = 16
     kv_bytes: int = 512 * 1024 * 1024
     max_model_len: int | None = None

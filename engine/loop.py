@@ -252,8 +252,12 @@ class EngineLoop:
     ) -> None:
         request.error = error
         keep = reason is not FinishReason.ERROR
-        if not self.scheduler.finish(request, reason, now, keep=keep):
-            return
+        try:
+            if not self.scheduler.finish(request, reason, now, keep=keep):
+                return
+        except Exception:  # our bug, and blocks may be lost; its reader must hear of the end
+            self.counters.integrity_failures += 1
+            log.exception("release failed", extra={"request": request.id})
         self.counters.finished += 1
         self.counters.aborted += reason is FinishReason.ABORTED
         self.counters.failed += reason is FinishReason.ERROR

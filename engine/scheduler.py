@@ -150,7 +150,7 @@ class Scheduler:
             self._blocked |= self.counters.preemptions > preempted_before
         for request in self._order:
             request.passes = 0 if request.id in self._planned else request.passes + 1
-        planned, self._planned = self._planned, {}
+        planned, self._planned, self._order = self._planned, {}, []
         predicted = self.budget.cost.ms(sum(planned.values()))
         return StepPlan(planned, self.kv.take_copies(), limit_ms, predicted)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 import threading
 from pathlib import Path
 
 import pytest
 
-from engine.client import Engine, FinishReason
+from engine.client import Engine, FinishReason, Generation
 from engine.clock import MonotonicClock
 from engine.config import EngineConfig
 from engine.errors import CapacityError, InternalError, UsageError
+from engine.request import Request
 from engine.sampling import SamplingParams
 from tests.engine.fakes import EOS, N_VOCAB, HashRunner, PlainText, expected
 
@@ -132,6 +134,34 @@ async def test_a_cancelled_reader_aborts():
         engine._runner.gate.set()
         await until(lambda: engine.stats().aborted_total == 1)
         assert engine.stats().kv_blocks_held == 0
+
+
+async def test_random_cancels_leave_nothing_behind():
+    picks = random.Random(4)
+    async with running(n_blocks=60, max_batch=6) as engine:
+
+        async def caller(n: int) -> None:
+            for turn in range(8):
+                prompt = [1 + n % 5, 2, 3, 4, 5 + turn, 6][: picks.randint(1, 6)]
+                reader = asyncio.create_task(
+                    engine.submit(prompt, SamplingParams(max_tokens=20)).collect()
+                )
+                if picks.random() < 0.6:
+                    await asyncio.sleep(picks.random() * 0.004)
+                    reader.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    assert list((await reader).token_ids) == expected(prompt, 20)
+
+        async with asyncio.TaskGroup() as group:
+            for n in range(20):
+                group.create_task(caller(n))
+        await until(lambda: engine.stats().running + engine.stats().waiting == 0)
+        stats = engine.stats()
+        assert stats.finished_total == 160
+        assert 0 < stats.aborted_total < 160
+        assert (stats.kv_blocks_held, engine._n_open) == (0, 0)
+        gc.collect()
+        assert not [o for o in gc.get_objects() if isinstance(o, Request | Generation)]
 
 
 async def test_a_dropped_generation_aborts():

@@ -269,6 +269,27 @@ def test_a_failed_forward_ends_the_running_and_the_engine_lives_on():
     assert sim.all_free()
 
 
+def test_a_failed_release_still_tells_the_reader(monkeypatch):
+    sim = Sim()
+    _, sink = sim.submit(prompt_of(10), 20)
+    _, other = sim.submit(prompt_of(10, salt=1), 20)
+    sim.step()
+    close = sim.kv.close
+
+    def broken(*args):
+        monkeypatch.setattr(sim.kv, "close", close)
+        raise InternalError("lost a block")
+
+    monkeypatch.setattr(sim.kv, "close", broken)
+    sim.loop.post_abort(1)
+    sim.step(check=False)
+    assert sink.finish is FinishReason.ABORTED
+    while sim.loop.has_work:
+        sim.step(check=False)
+    assert other.tokens == expected(prompt_of(10, salt=1), 20)
+    assert sim.loop.counters.integrity_failures == 2, "the release, and the idle check that saw it"
+
+
 def test_one_wakeup_per_step_however_many_requests():
     sim = Sim()
     for i in range(8):
@@ -318,6 +339,20 @@ def test_the_step_shrinks_to_the_tightest_slack():
     sim.loop.post_deadline(speaker.id, sim.clock.now() + 5.0)
     sim.step()
     assert sum(len(row.token_ids) for row in sim.runner.batches[1]) == 156  # (80 - 2) / 0.5
+
+
+def test_a_step_may_be_longer_while_nobody_decodes():
+    options = {"max_step_ms": 40.0, "idle_step_ms": 90.0, "max_step_tokens": 300}
+    sim = Sim(n_blocks=200, cost=CostModel(2.0, 0.5), **options)
+    sim.submit(prompt_of(300), 2)
+    sim.step()
+    assert sum(len(row.token_ids) for row in sim.runner.batches[0]) == 176  # (90 - 2) / 0.5
+    sim.run()
+    sim.submit(prompt_of(4, salt=1), 40)
+    sim.step()
+    sim.submit(prompt_of(300, salt=2), 2)
+    sim.step()
+    assert sum(len(row.token_ids) for row in sim.runner.batches[-1]) == 76  # (40 - 2) / 0.5
 
 
 def test_live_displaces_background_and_background_comes_back():
