@@ -22,6 +22,7 @@ from .languages.en.cues import completion_cue
 from .types import IN_RATE
 
 _PER_MS = IN_RATE // 1000
+SURELY_NOT, SURELY = 0.25, 0.85  # estimates beyond these are worth no finer distinction
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class TurnTaking:
 
     def silence_ms(self, p_complete: float) -> float:
         """The time-out for an estimate: continuous, falling, between the two limits."""
-        w = min(1.0, max(0.0, (p_complete - 0.1) / 0.75))
+        w = min(1.0, max(0.0, (p_complete - SURELY_NOT) / (SURELY - SURELY_NOT)))
         w = w * w * (3.0 - 2.0 * w)
         ratio = self.min_silence_ms / self.max_silence_ms
         return self.max_silence_ms * math.pow(ratio, w)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -126,7 +127,7 @@ class VadService:
     """Owns the model and the batch being collected. All methods run on the event-loop thread.
 
     Below `BATCH_FROM` open streams a window is scored as it completes (0.1-0.4 ms). From there on
-    windows wait up to 8 ms for each other and run as one call on the loop's executor. The batch
+    windows wait up to 8 ms for each other and run as one call on a thread of its own. The batch
     holds at most one window per stream, so it is bounded by the number of streams.
     """
 
@@ -135,6 +136,7 @@ class VadService:
         self._model = model or SileroVad()
         self._streams: set[VadStream] = set()
         self._batch: list[_Job] = []
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="vad")
         self._timer: asyncio.TimerHandle | None = None
         self.windows = 0
         self.calls = 0
@@ -168,6 +170,7 @@ class VadService:
             job.done.cancel()
         self._batch.clear()
         self._streams.clear()
+        self._worker.shutdown(wait=False)
 
     def _closed(self, stream: VadStream) -> None:
         self._streams.discard(stream)
@@ -192,7 +195,8 @@ class VadService:
         rows = np.stack([job.row for job in jobs])
         states = np.concatenate([job.stream.state for job in jobs], axis=1)
         began = self._clock.now()
-        running = asyncio.get_running_loop().run_in_executor(None, self._model.score, rows, states)
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._worker, self._model.score, rows, states)
 
         def reap(finished: asyncio.Future[tuple[NDArray[np.float32], State]]) -> None:
             self._account(len(jobs), began)

@@ -61,4 +61,4 @@ def completion_cue(transcript: str) -> float:
         return -0.7
     if text[-1] == "?":
         return 0.5
-    return 0.3 if closed else -0.1
+    return 0.2 if closed else -0.1
