@@ -100,6 +100,10 @@ class Utterance:
         self._store(pcm)
         if voiced:
             self._voiced_end = self._end
+        elif self._voiced_end == 0:  # nobody has spoken yet
+            lead = PRE_ROLL_MS * IN_RATE // 1000
+            if self.held_samples > lead:
+                self._drop_to(self._end - lead)
 
     async def transcribe(
         self, final: bool = False, deadline_s: float = 0.0, *, pause: bool = False

@@ -227,9 +227,15 @@ async def test_ten_minutes_of_silence_or_noise_stay_small(
     second = np.zeros(IN_RATE, np.int16)
     for _ in range(600):
         utterance.append(second)
+    assert utterance.held_samples <= IN_RATE
+    assert utterance.n_samples == 600 * IN_RATE
+    assert (await utterance.transcribe(final=True)).words == ()
+    utterance.reset()
+    for _ in range(600):  # noise that nobody transcribes
+        utterance.append(second, voiced=True)
     assert utterance.held_samples <= MAX_BUFFER_S * IN_RATE
     assert len(utterance._buffer) <= MAX_BUFFER_S * IN_RATE
-    assert (await utterance.transcribe(final=True)).words == ()
+    assert utterance.dropped_samples == (600 - MAX_BUFFER_S) * IN_RATE
     utterance.reset()
     for _ in range(400):
         utterance.append(second, voiced=True)
