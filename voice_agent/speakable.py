@@ -16,7 +16,8 @@ from .tts.base import SpokenWord
 
 _KEPT = {",": ",", ".": ".", "?": "?", "!": "!", ";": ";", ":": ":", "…": ".", "—": ",", "–": ","}
 _NUM = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
-_UNITS = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
+_TIGHT = frozenset("AVWhsl")  # read as units only right after the number: "5A", not "5 A"
+_UNITS = "|".join(sorted(map(re.escape, UNITS.keys() - _TIGHT), key=len, reverse=True))
 _MONTHS = "|".join([*MONTHS, "Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept|Sep|Oct|Nov|Dec"])
 _TLDS = "|".join(sorted(TLDS))
 _ABBREVIATIONS = "|".join(sorted(abbreviations.SPOKEN, key=len, reverse=True))
@@ -57,7 +58,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("range", rf"(?<![\w.-])(?P<low>{_NUM})\s?[-–]\s?(?P<high>{_NUM})(?![\w-])"),
     ("until", r"(?<=[\dmM.])\s?[-–]\s?(?=\d{1,2}:\d)"),
     ("fraction", r"(?<![\w/.])(?P<top>\d{1,2})/(?P<bottom>\d{1,2})(?![\w/])"),
-    ("measure", rf"(?<![\w.])(?P<minus>[-−])?(?P<count>{_NUM})\s?(?P<unit>{_UNITS})(?![\w°])"),
+    (
+        "measure",
+        rf"(?<![\w.])(?P<minus>[-−])?(?P<count>{_NUM})(?:\s?(?P<unit>{_UNITS})|(?P<tight>[{''.join(sorted(_TIGHT))}]))(?![\w°])",
+    ),
     ("number", rf"(?:(?<![\w)])[-−])?(?:{_NUM})(?![\w])"),
     ("initials", r"\b(?:[A-Za-z]\.){2,}|\b[A-Z]\.(?=\s?[A-Z])"),
     ("abbreviation", rf"\b(?P<short>(?i:{_ABBREVIATIONS}))\.|\bNo\.(?=\s?\d)"),
@@ -73,6 +77,8 @@ _SCANNER = re.compile(
 )
 _NAMES = [name for name, _ in _PATTERNS]
 _STOPPED = ("initials", "abbreviation", "time", "hour")
+_AFTER_IS_NAME = re.compile(r"\s+[A-Z]")
+_DENOMINATORS = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 32))
 _FRACTIONS = {2: "half", 3: "third", 4: "quarter"}
 
 
@@ -150,7 +156,15 @@ def _abbreviation(match: re.Match[str]) -> list[str]:
     if short.islower() and short in abbreviations.CAPITALISED:
         at_end = not match.string[match.end() :].strip()
         return [short + "."] if at_end or match.string[match.end() :][:1].isspace() else [short]
+    place = abbreviations.AFTER_NAME.get(short.lower())
+    if place and _before_is_name(match) and not _AFTER_IS_NAME.match(match.string, match.end()):
+        return [place]
     return [abbreviations.SPOKEN[short.lower()]]
+
+
+def _before_is_name(match: re.Match[str]) -> bool:
+    before = match.string[: match.start()].split()
+    return bool(before) and before[-1][0].isupper() and before[-1][-1].isalpha()
 
 
 def _initials(text: str, lexicon: Mapping[str, str]) -> list[str]:
@@ -222,8 +236,8 @@ def _decade(match: re.Match[str]) -> list[str]:
 
 def _fraction(match: re.Match[str]) -> list[str]:
     top, bottom = int(match["top"]), int(match["bottom"])
-    if bottom < 2 or top >= bottom:
-        return [*numbers.cardinal(top), "over", *numbers.cardinal(bottom)]
+    if bottom not in _DENOMINATORS or top >= bottom:
+        return [*numbers.cardinal(top), *numbers.cardinal(bottom)]  # 24/7, 9/11
     if bottom in _FRACTIONS:
         part = _FRACTIONS[bottom]
         many = {"half": "halves"}.get(part, part + "s")
@@ -233,7 +247,7 @@ def _fraction(match: re.Match[str]) -> list[str]:
 
 
 def _unit(match: re.Match[str]) -> list[str]:
-    one, many = UNITS[match["unit"]]
+    one, many = UNITS[match["unit"] or match["tight"]]
     count = match["count"]
     minus = ["minus"] if match["minus"] else []
     return [*minus, *_count(count), one if _plain(count) == "1" else many]

@@ -78,6 +78,9 @@ CAPITALISED = _words(
     "gen col rev hon rep sen inc fig ave ext mar sun sat wed mon fri apt may est jun jul oct dec"
 )
 
+# Said so after a name and not before one: "Main St.", but "St. John".
+AFTER_NAME = {"st": "street", "dr": "drive"}
+
 # Their full stop never ends a sentence: something always follows.
 NEVER_LAST = _words(
     "dr mr mrs ms prof mt gen col sgt capt lt rev hon gov sen rep vs eg ie approx fig messrs"

@@ -10,7 +10,6 @@ UNITS: dict[str, tuple[str, str]] = {
     "mm": ("millimeter", "millimeters"),
     "mi": ("mile", "miles"),
     "ft": ("foot", "feet"),
-    "in": ("inch", "inches"),
     "yd": ("yard", "yards"),
     "kg": ("kilogram", "kilograms"),
     "g": ("gram", "grams"),
