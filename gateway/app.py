@@ -13,7 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from voice_agent.errors import CapacityError, InternalError, UsageError
@@ -77,6 +77,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
         lifespan=lifespan,
     )
     app.state.gateway = gateway
+    app.state.page = {path: (PAGE / name).read_bytes() for path, (name, _) in PAGE_FILES.items()}
     return app
 
 
@@ -104,8 +105,10 @@ def error_response(status: int, code: str, message: str, **headers: str) -> JSON
 
 
 async def _page_file(request: Request) -> Response:
-    name, media_type = PAGE_FILES[request.url.path]
-    return FileResponse(PAGE / name, media_type=media_type, headers={"cache-control": "no-cache"})
+    path = request.url.path
+    body = request.app.state.page[path]
+    headers = {"content-type": PAGE_FILES[path][1], "cache-control": "no-cache"}
+    return Response(body, headers=headers)
 
 
 async def _healthz(request: Request) -> Response:

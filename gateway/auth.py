@@ -7,6 +7,8 @@ A web page anywhere can open a socket to localhost, and a name it owns can be re
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -24,6 +26,14 @@ class Refusal:
     message: str
 
 
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
 class Doorkeeper:
     """Pure checks over header values; knows no framework."""
 
@@ -35,6 +45,10 @@ class Doorkeeper:
         if config.port in (80, 443):
             self._hosts |= {n.lower() for n in own}
         self._hosts |= {h.lower() for h in config.allowed_hosts}
+        self._any_address = config.host in ("0.0.0.0", "::", "")
+        self._port = config.port
+        if self._any_address:
+            self._hosts.add(f"{socket.gethostname().lower()}:{config.port}")
         self._origins = {o.lower().rstrip("/") for o in config.allowed_origins}
 
     @property
@@ -47,6 +61,8 @@ class Doorkeeper:
         bare = name if colon and port.isdigit() else value
         if value in self._hosts or bare in self._hosts:
             return None
+        if self._any_address and port == str(self._port) and _is_address(name):
+            return None  # bound to every address; an address, unlike a name, can't be re-bound
         return Refusal(
             421,
             "host_not_allowed",

@@ -27,12 +27,11 @@ CLOSE_NORMAL, CLOSE_GOING_AWAY, CLOSE_POLICY, CLOSE_TOO_BIG = 1000, 1001, 1008, 
 CLOSE_ERROR, CLOSE_TRY_LATER = 1011, 1013
 
 
-class SlowClient(Exception):
-    """The client does not read what is sent to it."""
-
-
 class Outbox:
-    """The one queue between a session and its socket: bounded; full means a slow client."""
+    """The one queue between a session and its socket: bounded.
+
+    `full` is set, and nothing more is taken, once the client has read too slowly.
+    """
 
     def __init__(self) -> None:
         self._queue: deque[tuple[str, str | None]] = deque()
@@ -40,17 +39,17 @@ class Outbox:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.overflowed = False
+        self.full = asyncio.Event()
 
     def put(self, text: str, key: str | None = None) -> None:
-        if self.overflowed:
+        if self.full.is_set():
             return
         if len(self._queue) >= QUEUE_MESSAGES or self._bytes + len(text) > QUEUE_BYTES:
-            self.overflowed = True
-        else:
-            self._queue.append((text, key))
-            self._bytes += len(text)
-            self._idle.clear()
+            self.full.set()
+            return
+        self._queue.append((text, key))
+        self._bytes += len(text)
+        self._idle.clear()
         self._wake.set()
 
     def drop(self, key: str) -> None:
@@ -60,16 +59,12 @@ class Outbox:
             self._bytes = sum(len(text) for text, _ in self._queue)
 
     async def send_all(self, websocket: WebSocket) -> None:
-        """Until cancelled. Raises SlowClient, or WebSocketDisconnect when the client is gone."""
+        """Until cancelled. Raises WebSocketDisconnect when the client is gone."""
         while True:
             while self._queue:
-                if self.overflowed:
-                    raise SlowClient
                 text, _ = self._queue.popleft()
                 self._bytes -= len(text)
                 await websocket.send_text(text)
-            if self.overflowed:
-                raise SlowClient
             self._idle.set()
             self._wake.clear()
             await self._wake.wait()
@@ -118,9 +113,11 @@ class RealtimeConnection:
             talk = group.create_task(self._talk())
             read = group.create_task(self._read())
             write = group.create_task(self._write())
+            slow = group.create_task(self._slow())
             leave = gateway.pacer.join(self._session.tick, self._on_fault)
             try:
-                await asyncio.wait({talk, read, write}, return_when=asyncio.FIRST_COMPLETED)
+                jobs = {talk, read, write, slow}
+                await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
                 if talk.done() and not write.done():
                     flush = group.create_task(self._flush())
                     await asyncio.wait({flush, write}, return_when=asyncio.FIRST_COMPLETED)
@@ -129,7 +126,7 @@ class RealtimeConnection:
                     await asyncio.wait({talk}, timeout=FLUSH_S)
             finally:
                 leave()
-                for task in (talk, read, write):
+                for task in (talk, read, write, slow):
                     task.cancel()
         return self._close
 
@@ -181,12 +178,14 @@ class RealtimeConnection:
     async def _write(self) -> None:
         try:
             await self._outbox.send_all(self._websocket)
-        except SlowClient:
-            self._gateway.metrics.slow_clients.inc()
-            self._live.reason = EndReason.TRANSPORT_LOST
-            self._close = (CLOSE_POLICY, "the client reads too slowly")
         except (WebSocketDisconnect, RuntimeError, OSError):
             self._live.reason = EndReason.TRANSPORT_LOST
+
+    async def _slow(self) -> None:
+        await self._outbox.full.wait()
+        self._gateway.metrics.slow_clients.inc()
+        self._live.reason = EndReason.TRANSPORT_LOST
+        self._close = (CLOSE_POLICY, "the client reads too slowly")
 
 
 async def realtime_endpoint(websocket: WebSocket) -> None:
@@ -203,8 +202,10 @@ async def realtime_endpoint(websocket: WebSocket) -> None:
     except VoiceAgentError as error:
         await _refuse(websocket, error, "invalid_request_error")
         code, reason = CLOSE_POLICY, str(error.args[0])
-    with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):  # it closed first
-        await websocket.close(code, reason[:120])
+    # the client may have closed first, or read nothing: then the socket's keep-alive ends it
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError, TimeoutError):
+        async with asyncio.timeout(FLUSH_S):
+            await websocket.close(code, reason[:120])
 
 
 async def _refuse(websocket: WebSocket, error: VoiceAgentError, kind: str) -> None:

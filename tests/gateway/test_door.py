@@ -60,6 +60,17 @@ def test_hosts(host: str | None, fine: bool) -> None:
     assert (keeper.check_host(host) is None) == fine
 
 
+def test_bound_to_every_address_it_answers_to_addresses_and_its_own_name() -> None:
+    import socket
+
+    keeper = Doorkeeper(GatewayConfig(host="0.0.0.0", api_keys=(KEY,)))
+    own = f"{socket.gethostname()}:8080"
+    for host in ("192.168.1.20:8080", "[fe80::1]:8080", own, "localhost:8080"):
+        assert keeper.check_host(host) is None
+    for host in ("192.168.1.20:81", "rebound.example:8080", "1.2.3.4.example:8080"):
+        assert keeper.check_host(host) is not None
+
+
 @pytest.mark.parametrize(
     ("origin", "fine"),
     [
