@@ -171,7 +171,7 @@ class VoiceService:
         self._order = 0
         self._started_s = clock.now()
         self._busy_s = self._audio_s = self._wasted_s = self._worst_late_s = 0.0
-        self._first_piece_s = 0.0
+        self._first_piece_s = self._piece_s = 0.0
         self._clauses = self._pieces = self._cancelled = self._failed = self._late = 0
         self._thread = threading.Thread(target=self._work, name="voice", daemon=True)
         self._thread.start()
@@ -275,13 +275,19 @@ class VoiceService:
                 self._advance(job)
 
     def _choose(self) -> Speech | None:
-        """Earliest deadline among those whose consumer has room; asked anew at every piece."""
-        best: tuple[float, int] | None = None
+        """Earliest deadline among those whose consumer has room; asked anew at every piece.
+
+        A clause that is being heard and would run dry within one piece's work goes before all that
+        have not begun, late ones included: a hole in a word is worse than a later start.
+        """
+        soon = self._clock.now() + self._piece_s
+        best: tuple[bool, float, int] | None = None
         chosen: Speech | None = None
         for job in self._jobs:
             if job.pending >= self._max_pending:
                 continue
-            key = (_deadline(job), job.order)
+            deadline = _deadline(job)
+            key = (not (job.pieces_made and deadline <= soon), deadline, job.order)
             if best is None or key < best:
                 best, chosen = key, job
         return chosen
@@ -323,6 +329,7 @@ class VoiceService:
         self._pieces += 1
         self._audio_s += sound_s
         job.made_s += sound_s
+        self._piece_s += _SMOOTHING * (took_s - self._piece_s)
         job.pieces_made += 1
         if job.is_cancelled():
             self._wasted_s += sound_s

@@ -126,6 +126,18 @@ async def test_deadline_is_read_at_each_choice() -> None:
         assert voice.log == ["a1", "b1", "b2", "a2"]
 
 
+async def test_what_is_heard_and_about_to_run_dry_goes_before_late_first_clauses() -> None:
+    voice = ScriptedVoice()
+    voice.gated = True
+    async with service(voice, max_pending=10) as s:
+        heard = ask(s, "h1 h2", deadline=0.0)  # the clock stands at 0: no slack
+        await reach(voice.at_gate)
+        late = ask(s, "n1", deadline=-1.0)
+        voice.permits.release(100)
+        await asyncio.gather(collect(heard), collect(late))
+        assert voice.log == ["h1", "h2", "n1"]
+
+
 async def test_a_deadline_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> float:
         raise KeyError("gone")
