@@ -27,15 +27,16 @@ from voice_agent.events import (
     TurnCommitted,
     TurnReopened,
 )
-from voice_agent.types import FRAME_MS, Frame, ReplyId, TurnId
+from voice_agent.types import FRAME_MS, Frame, ReplyId
 
 from . import client_events as ce
 from .audio_in import AudioInput
 from .errors import ProtocolError, unsupported
 from .items import Conversation, Item, new_id
 from .response import Response
-from .settings import Settings, one_modality, revise
+from .settings import Settings, check_response, revise
 from .turn_detection import turn_taking
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +80,7 @@ class RealtimeSession:
         self._responses: dict[ReplyId, Response] = {}
         self._active: Response | None = None
         self._metadata: dict[str, str] | None = None  # of the response.create under way
-        self._turn_items: dict[int, str] = {}  # turn index -> its item's id, onset to commit
-        self._committed_items: dict[int, str] = {}  # turn index -> id, kept for a re-opening
-        self._deltas: dict[int, str] = {}  # turn index -> transcript sent as deltas
-        self._silent_turns: set[int] = set()  # turns whose speech_started was not sent
+        self._turns = Turns(self._conversation, self._emit)
         self._pulling = False
         self._deferred: deque[Event] = deque()  # raised while a frame was being pulled
 
@@ -156,27 +154,18 @@ class RealtimeSession:
     def _handle(self, event: Event) -> None:
         match event:
             case SpeechStarted(turn, onset_ms):
-                item_id = self._turn_item(turn)
-                if self.settings.turn_detection is None:
-                    self._silent_turns.add(turn.index)
-                else:
-                    self._emit(
-                        "input_audio_buffer.speech_started",
-                        audio_start_ms=onset_ms,
-                        item_id=item_id,
-                    )
+                tell = self.settings.turn_detection is not None
+                self._turns.started(turn, onset_ms, tell=tell)
             case SpeechStopped(turn, end_ms):
-                item_id = self._turn_item(turn)
-                if turn.index not in self._silent_turns:
-                    self._emit(
-                        "input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=item_id
-                    )
+                self._turns.stopped(turn, end_ms)
             case Partial(turn, confirmed):
-                self._transcript(turn, confirmed)
+                if self.settings.transcription:
+                    self._turns.partial(turn, confirmed)
             case TurnCommitted(turn, text):
-                self._committed(turn, text)
+                tell = self.settings.transcription
+                self._turns.committed(turn, text, tell=tell, heard_ms=self._input.heard_ms)
             case TurnReopened(turn):
-                self._reopened(turn)
+                self._turns.reopened(turn)
             case ReplyStarted(reply):
                 self._reply_started(reply)
             case ReplyText(reply, delta):
@@ -188,55 +177,6 @@ class RealtimeSession:
                 self.error(ProtocolError(code, message, kind="server_error"))
             case _:
                 pass
-
-    def _turn_item(self, turn: TurnId) -> str:
-        return self._turn_items.setdefault(turn.index, new_id("item"))
-
-    def _transcript(self, turn: TurnId, confirmed: str) -> None:
-        """Only confirmed words are sent, so that the deltas joined are the transcript."""
-        sent = self._deltas.get(turn.index, "")
-        if not self.settings.transcription or not confirmed.startswith(sent):
-            return
-        if delta := confirmed[len(sent) :]:
-            self._deltas[turn.index] = confirmed
-            self._emit(
-                "conversation.item.input_audio_transcription.delta",
-                item_id=self._turn_item(turn),
-                content_index=0,
-                delta=delta,
-            )
-
-    def _committed(self, turn: TurnId, text: str) -> None:
-        item_id = self._turn_item(turn)
-        item = Item("user", [{"type": "input_audio", "transcript": None}], id=item_id)
-        previous = self._conversation.add(item)
-        self._emit("input_audio_buffer.committed", item_id=item_id, previous_item_id=previous)
-        for name in ("added", "done"):
-            self._emit(
-                f"conversation.item.{name}", item=item.wire(), previous_item_id=previous
-            )
-        item.content[0]["transcript"] = text
-        self._transcript(turn, text)
-        if self.settings.transcription:
-            self._emit(
-                "conversation.item.input_audio_transcription.completed",
-                item_id=item_id,
-                content_index=0,
-                transcript=text,
-                usage={"type": "duration", "seconds": self._input.heard_ms / 1000},
-            )
-        self._committed_items[turn.index] = self._turn_items.pop(turn.index)
-        if len(self._committed_items) > KEPT_RESPONSES:
-            del self._committed_items[next(iter(self._committed_items))]
-        self._deltas.pop(turn.index, None)
-        self._silent_turns.discard(turn.index)
-
-    def _reopened(self, turn: TurnId) -> None:
-        """The message grows: its item goes, and a new one comes with the whole text."""
-        item_id = self._committed_items.pop(turn.index, None)
-        if item_id is not None and item_id in self._conversation:
-            self._conversation.remove(item_id)
-            self._emit("conversation.item.deleted", item_id=item_id)
 
     def _reply_started(self, reply: ReplyId) -> None:
         metadata, self._metadata = self._metadata, None
@@ -400,7 +340,7 @@ class RealtimeSession:
         metadata = None
         if asked is not None:
             instructions, metadata = asked.instructions, asked.metadata
-            self._check_response(asked)
+            check_response(asked, self.settings)
         self._metadata = metadata
         if not self.call.respond(instructions):
             self._metadata = None
@@ -408,29 +348,6 @@ class RealtimeSession:
                 "conversation_already_has_active_response",
                 "A response is in progress: wait for response.done, or cancel it.",
             )
-
-    def _check_response(self, asked: ce.ResponseSettings) -> None:
-        same_modality = asked.output_modalities is None or (
-            one_modality(asked.output_modalities, "response.output_modalities")
-            == self.settings.modality
-        )
-        for name, fine, why in (
-            ("conversation", asked.conversation in (None, "auto"), "out-of-band responses"),
-            ("input", not asked.input, "a response with its own input"),
-            ("tools", not asked.tools, "tools"),
-            ("tool_choice", asked.tool_choice in (None, "auto", "none"), "tools"),
-            ("prompt", asked.prompt is None, "stored prompts"),
-            ("reasoning", asked.reasoning is None, "reasoning effort"),
-            ("audio", not asked.audio, "audio settings per response (use session.update)"),
-            ("output_modalities", same_modality, "a modality per response (use session.update)"),
-            (
-                "max_output_tokens",
-                asked.max_output_tokens in (None, "inf", self.settings.max_output_tokens),
-                "a token limit per response (use session.update)",
-            ),
-        ):
-            if not fine:
-                raise unsupported(f"response.{name}", f"Not supported: {why}.")
 
     def _cancel_response(self, response_id: str | None) -> None:
         active = self._active

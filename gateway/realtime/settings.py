@@ -10,6 +10,7 @@ from .client_events import (
     AudioInput,
     AudioOutput,
     PcmFormat,
+    ResponseSettings,
     SemanticVad,
     ServerVad,
     SessionSettings,
@@ -184,3 +185,27 @@ def _refuse_unsupported(asked: SessionSettings) -> None:
     for name, (wrong, why) in refused.items():
         if wrong:
             raise unsupported(f"session.{name}", why)
+
+
+def check_response(asked: ResponseSettings, now: Settings) -> None:
+    """ProtocolError for what a single response can't change."""
+    same_modality = asked.output_modalities is None or (
+        one_modality(asked.output_modalities, "response.output_modalities") == now.modality
+    )
+    for name, fine, why in (
+        ("conversation", asked.conversation in (None, "auto"), "out-of-band responses"),
+        ("input", not asked.input, "a response with its own input"),
+        ("tools", not asked.tools, "tools"),
+        ("tool_choice", asked.tool_choice in (None, "auto", "none"), "tools"),
+        ("prompt", asked.prompt is None, "stored prompts"),
+        ("reasoning", asked.reasoning is None, "reasoning effort"),
+        ("audio", not asked.audio, "audio settings per response (use session.update)"),
+        ("output_modalities", same_modality, "a modality per response (use session.update)"),
+        (
+            "max_output_tokens",
+            asked.max_output_tokens in (None, "inf", now.max_output_tokens),
+            "a token limit per response (use session.update)",
+        ),
+    ):
+        if not fine:
+            raise unsupported(f"response.{name}", f"Not supported: {why}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import soxr
@@ -146,10 +148,8 @@ def test_fec_recovers_speech_that_concealment_cannot() -> None:
 @given(st.binary(max_size=200))
 def test_garbage_never_hurts_the_decoder(payload: bytes) -> None:
     decoder = Decoder()
-    try:
+    with contextlib.suppress(OpusError):
         assert len(decoder.decode(payload)) <= 1_920
-    except OpusError:
-        pass
     assert len(decoder.conceal(320)) == 320
 
 

@@ -134,15 +134,15 @@ async def test_every_event_satisfies_the_official_types() -> None:
     from pydantic import TypeAdapter
 
     adapter: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
-    async with serving(FakeStack(greeting="Hello there, caller.")) as server:
-        async with connected(server) as c:
-            await c.until("response.done")
-            await c.say()
-            await c.until("response.output_audio.delta")
-            await c.say()  # a barge-in
-            await c.until("response.done", 2)
-            await c.connection.conversation.item.retrieve(item_id="nothing")
-            await c.until("error")
+    stack = FakeStack(greeting="Hello there, caller.")
+    async with serving(stack) as server, connected(server) as c:
+        await c.until("response.done")
+        await c.say()
+        await c.until("response.output_audio.delta")
+        await c.say()  # a barge-in
+        await c.until("response.done", 2)
+        await c.connection.conversation.item.retrieve(item_id="nothing")
+        await c.until("error")
     for event in c.events:
         adapter.validate_python(event.to_dict())
 

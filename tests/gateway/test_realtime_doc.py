@@ -1,0 +1,69 @@
+"""docs/REALTIME.md says which protocol events each event of a call becomes: hold it to that."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.test_session import session
+from voice_agent.events import (
+    CallFault,
+    Event,
+    Partial,
+    ReplyDone,
+    ReplyStarted,
+    ReplyStatus,
+    ReplyText,
+    SpeechStarted,
+    SpeechStopped,
+    TurnCommitted,
+    TurnReopened,
+)
+from voice_agent.types import ReplyId, TurnId
+
+pytestmark = pytest.mark.unit
+
+DOC = Path(__file__).parents[2] / "docs" / "REALTIME.md"
+TURN = TurnId("c", 0)
+REPLY = ReplyId("c", 0, TURN)
+SCRIPT: list[tuple[str, Event | None]] = [
+    ("SpeechStarted", SpeechStarted(TURN, 100)),
+    ("Partial", Partial(TURN, "what is", " the")),
+    ("SpeechStopped", SpeechStopped(TURN, 900)),
+    ("TurnCommitted", TurnCommitted(TURN, "what is the time")),
+    ("ReplyStarted", ReplyStarted(REPLY)),
+    ("ReplyText (the first)", ReplyText(REPLY, "It is ")),
+    ("ReplyText (the next)", ReplyText(REPLY, "four.")),
+    ("a frame of the voice", None),
+    ("ReplyDone", ReplyDone(REPLY, ReplyStatus.COMPLETED, "It is four.", "It is four.", 20)),
+    ("TurnReopened", TurnReopened(TURN)),
+    ("CallFault", CallFault("VA300", "broken")),
+]
+
+
+def table() -> dict[str, list[str]]:
+    rows = {}
+    for line in DOC.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 2:
+            rows[cells[0]] = re.findall(r"`([a-z_.]+)`", cells[1])
+    return rows
+
+
+def test_the_table_is_what_happens() -> None:
+    rows = table()
+    s, box, call = session(lead_ms=0, reply_s=0.02)
+    for name, event in SCRIPT:
+        before = len(box.events)
+        if event is not None:
+            s.on_event(event)
+        else:
+            # a frame needs a reply that the call itself plays: its first frame is its only one
+            call._n_replies = 1
+            s._responses[ReplyId("call0", 1)] = s._responses[REPLY]
+            call.on_event = lambda event: None
+            call._begin("x", None)
+            s.tick()
+        assert [e["type"] for e in box.events[before:]] == rows[name], name
