@@ -167,10 +167,10 @@ class EngineLoop:
                 request.text = None if request.prefill_only else self._make_text(request)
             except Exception as error:
                 log.exception("request refused by its text", extra={"request": request.id})
-                self.scheduler.add(request)
+                self.scheduler.add(request, now)
                 self._end(request, FinishReason.ERROR, now, error=error)
             else:
-                self.scheduler.add(request)
+                self.scheduler.add(request, now)
         for request_id, deadline_s in inbox.deadlines.items():
             self.scheduler.set_deadline(request_id, deadline_s)
         for request_id in inbox.aborts:

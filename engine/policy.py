@@ -29,14 +29,32 @@ class Urgency:
 Policy = Callable[[Request, float, Urgency], Key]
 
 
+def service_s(request: Request, urgency: Urgency) -> float:
+    """Predicted seconds until its next sound: the tokens to compute, then the later stages."""
+    engine_ms = urgency.cost.total_ms(request.to_compute, urgency.max_step_ms)
+    return engine_ms / 1000.0 + urgency.later_stages_s
+
+
+def rebased_deadline(
+    request: Request, now: float, target_s: float, urgency: Urgency
+) -> float | None:
+    """A new deadline for a request whose own is missed, or can be met no more; None otherwise.
+
+    Without this, a long prompt that is late in any case would go before all that are still in time.
+    """
+    needs_s = 0.0 if request.speaking else service_s(request, urgency)
+    if request.rebased or now + needs_s <= request.deadline_s:
+        return None
+    return now + needs_s + target_s
+
+
 def deadline_key(request: Request, now: float, urgency: Urgency) -> Key:
     """Earliest deadline first, minus the predicted service of this and the later stages.
 
     A speaking call about to run dry goes before any first clause; background work comes after
     live work, until it has been passed over often enough.
     """
-    service_s = urgency.cost.total_ms(request.remaining, urgency.max_step_ms) / 1000.0
-    start_by = request.deadline_s - service_s - urgency.later_stages_s
+    start_by = request.deadline_s - service_s(request, urgency)
     aged = start_by - urgency.age_s * request.passes
     if request.background and request.passes < urgency.promote_passes:
         return RANK_BACKGROUND, aged, request.id

@@ -87,8 +87,8 @@ class Request:
 
     __slots__ = (
         "arrival_s", "background", "cached_tokens", "computed", "deadline_s", "endless", "error",
-        "finish", "id", "max_new", "n_prompt", "params", "passes", "pin_key", "pin_ttl_s",
-        "prefill_only", "rebased", "seed", "sink", "speaking", "state", "table", "tenant", "text",
+        "expected_hit", "finish", "id", "max_new", "n_prompt", "params", "passes", "pin_key",
+        "pin_ttl_s", "prefill_only", "rebased", "seed", "sink", "speaking", "state", "table", "tenant", "text",
         "tokens",
     )  # fmt: skip
 
@@ -129,6 +129,8 @@ class Request:
         self.state = State.WAITING
         self.computed = 0
         self.cached_tokens = 0
+        self.expected_hit = 0
+        """Tokens the prefix cache held when last looked at; an estimate while not running."""
         self.table: BlockTable | None = None
         self.passes = 0
         self.speaking = False
@@ -149,6 +151,12 @@ class Request:
     def remaining(self) -> int:
         """Tokens known but not computed; 1 while decoding."""
         return len(self.tokens) - self.computed
+
+    @property
+    def to_compute(self) -> int:
+        """Tokens that stand between now and the next one, cached ones not counted."""
+        done = self.computed if self.state is State.RUNNING else self.expected_hit
+        return len(self.tokens) - done
 
     @property
     def sampling(self) -> SamplingParams:

@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import CapacityError
 from engine.headroom import Demand, future_peak
 from engine.kvcache import Copy, KvCache
-from engine.policy import POLICIES, Urgency, choose_victim
+from engine.policy import POLICIES, Urgency, choose_victim, rebased_deadline
 from engine.request import FinishReason, Request, State
 
 
@@ -86,8 +86,16 @@ class Scheduler:
 
     # requests come and go
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, now: float) -> None:
         self.requests[request.id] = request
+        if self.config.prefix_cache:
+            limit = self._hit_limit(request)
+            match = self.kv.radix.match(request.tenant, request.tokens, limit, now)
+            request.expected_hit = match.n_tokens
+
+    def _hit_limit(self, request: Request) -> int:
+        """Tokens that may come from the cache: a row must be left that yields the next one."""
+        return request.known - (not request.prefill_only)
 
     def set_deadline(self, request_id: int, deadline_s: float) -> None:
         """The caller's playout moved the deadline; from now on the call counts as speaking."""
@@ -155,11 +163,12 @@ class Scheduler:
         return StepPlan(planned, self.kv.take_copies(), limit_ms, predicted)
 
     def _rebase(self, now: float) -> None:
+        c = self.config
         for request in self.requests.values():
-            if now > request.deadline_s and not request.rebased:
-                c = self.config
-                target = c.background_target_s if request.background else c.target_s
-                request.deadline_s = now + target
+            target_s = c.background_target_s if request.background else c.target_s
+            deadline_s = rebased_deadline(request, now, target_s, self._urgency)
+            if deadline_s is not None:
+                request.deadline_s = deadline_s
                 request.rebased = True
                 self.counters.missed_deadlines += 1
 
@@ -198,7 +207,7 @@ class Scheduler:
     def _preempt(self, victim: Request) -> None:
         """Take all its blocks; it starts again from what the prefix cache still has by then."""
         self._close(victim, keep=True)
-        victim.computed = 0
+        victim.expected_hit, victim.computed = victim.computed, 0
         victim.move(State.PREEMPTED)
         self._n_running -= 1
         self.counters.preemptions += 1
@@ -229,7 +238,7 @@ class Scheduler:
 
     def _admissible(self, request: Request, now: float) -> bool:
         """Whether all admitted requests and this one fit the pool at their worst moment."""
-        limit = request.known - (not request.prefill_only)
+        limit = self._hit_limit(request)
         hit: tuple[int, ...] = ()
         if self.config.prefix_cache:
             hit = self.kv.radix.match(request.tenant, request.tokens, limit, now).blocks
@@ -251,7 +260,7 @@ class Scheduler:
 
     def _admit(self, request: Request, now: float) -> bool:
         """Open the table on the cached prefix and plan the first chunk; False leaves no trace."""
-        limit = request.known - (not request.prefill_only)
+        limit = self._hit_limit(request)
         for partial in (True, False):
             table, n_cached = self.kv.open(
                 request.tenant, request.tokens, limit, now, partial=partial

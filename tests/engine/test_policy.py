@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from engine.budget import CostModel
-from engine.policy import Urgency, choose_victim, deadline_key, fcfs_key
+from engine.policy import Urgency, choose_victim, deadline_key, fcfs_key, rebased_deadline
 from engine.request import Request, State
 from engine.sampling import SamplingParams
 
@@ -40,6 +40,28 @@ def test_a_long_prompt_must_start_earlier():
     short, long = request(1, deadline_s=1.0), request(2, deadline_s=1.2, n_prompt=400)
     assert order(short, long) == [2, 1]
     assert deadline_key(long, 0.0, URGENCY)[1] == pytest.approx(1.2 - 0.1 - 0.44)
+
+
+def test_what_is_cached_needs_no_service():
+    cached = request(1, deadline_s=1.2, n_prompt=400)
+    cached.expected_hit = 399
+    assert deadline_key(cached, 0.0, URGENCY)[1] == pytest.approx(1.2 - 0.1 - 0.011)
+    assert order(request(2, deadline_s=1.0), cached) == [2, 1]
+
+
+def test_a_deadline_is_rebased_once_it_cannot_be_met():
+    late = request(1, deadline_s=1.0, n_prompt=400)  # needs 0.44 s here and 0.1 s later
+    assert rebased_deadline(late, 0.45, 0.6, URGENCY) is None
+    assert rebased_deadline(late, 0.5, 0.6, URGENCY) == pytest.approx(0.5 + 0.54 + 0.6)
+    late.rebased = True
+    assert rebased_deadline(late, 9.0, 0.6, URGENCY) is None
+
+
+def test_a_speaking_call_misses_its_deadline_when_it_runs_dry():
+    speaking = request(1, deadline_s=1.0)
+    speaking.speaking = True
+    assert rebased_deadline(speaking, 0.99, 0.6, URGENCY) is None
+    assert rebased_deadline(speaking, 1.01, 0.6, URGENCY) == pytest.approx(1.61)
 
 
 def test_background_comes_after_live_until_it_was_passed_over_often():

@@ -1,0 +1,154 @@
+"""Who gets which step, in virtual time: a step takes what the cost model says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from engine.budget import CostModel
+from engine.request import Request
+from tests.engine.fakes import HashRunner, Recorder, Sim, expected
+
+pytestmark = pytest.mark.unit
+
+TOKEN_S = 0.25
+"""Speech made by one token."""
+GPU = CostModel(8.0, 0.05)
+CPU = CostModel(18.0, 0.94)
+
+
+class TimedRunner(HashRunner):
+    """Moves the clock by the cost of each step."""
+
+    clock = None
+    cost = CPU
+    longest_ms = 0.0
+
+    def run(self, rows):
+        ms = self.cost.ms(sum(len(row.token_ids) for row in rows))
+        self.longest_ms = max(self.longest_ms, ms)
+        self.clock.time_s += ms / 1000.0
+        return super().run(rows)
+
+
+@dataclass
+class Caller:
+    """Hears tokens at speaking pace once the first has come, and tells the engine its slack."""
+
+    request: Request
+    sink: Recorder
+    asked_s: float
+    dry_s: float | None = None
+    underruns: int = 0
+    first_s: float = 0.0
+    _heard: int = field(default=0)
+
+    def listen(self, sim: Sim) -> None:
+        now, n = sim.clock.now(), len(self.sink.tokens)
+        if n == self._heard:
+            return
+        if self.dry_s is None:
+            self.dry_s, self.first_s = now, now - self.asked_s
+        elif now > self.dry_s:
+            self.underruns += 1
+            self.dry_s = now
+        self.dry_s += TOKEN_S * (n - self._heard)
+        self._heard = n
+        sim.loop.post_deadline(self.request.id, self.dry_s)
+
+
+def world(cost: CostModel, **options) -> Sim:
+    options = {"max_batch": 32, "min_prefill_tokens": 16, **options}
+    runner = TimedRunner(2000, 16, max_model_len=2000)
+    sim = Sim(2000, block_size=16, runner=runner, cost=cost, step_s=0.0, **options)
+    runner.clock, runner.cost, runner.keep_batches = sim.clock, cost, False
+    return sim
+
+
+def call(sim: Sim, n_prompt: int, salt: int, max_tokens: int = 40) -> Caller:
+    prompt = [1 + (salt * 97 + i * 13) % 900 for i in range(n_prompt)]
+    request, sink = sim.submit(prompt, max_tokens)
+    return Caller(request, sink, sim.clock.now())
+
+
+def play(sim: Sim, callers: list[Caller], limit: int = 20_000) -> None:
+    for _ in range(limit):
+        if not sim.loop.has_work and not sim.loop._inbox.submits:
+            return
+        sim.step(check=False)
+        for caller in callers:
+            caller.listen(sim)
+    raise AssertionError("never ended")
+
+
+@pytest.mark.parametrize(("cost", "max_step_ms"), [(GPU, 30.0), (CPU, 80.0)])
+def test_twenty_arrivals_at_once_make_no_hole_in_eight_voices(cost, max_step_ms):
+    sim = world(cost, max_step_ms=max_step_ms, idle_step_ms=max_step_ms)
+    speakers = [call(sim, 30, n, 60) for n in range(8)]
+    while any(len(caller.sink.tokens) < 3 for caller in speakers):
+        sim.step(check=False)
+        for caller in speakers:
+            caller.listen(sim)
+    arrivals = [call(sim, 200, 100 + n, 20) for n in range(20)]
+    play(sim, speakers + arrivals)
+    assert sum(caller.underruns for caller in speakers) == 0
+    assert sim.runner.longest_ms <= max_step_ms
+    for caller in speakers + arrivals:
+        request = caller.request
+        assert request.tokens[request.n_prompt :] == caller.sink.tokens
+        assert len(caller.sink.tokens) == request.max_new
+
+
+def test_a_long_prompt_amid_speaking_calls_adds_one_step_to_their_gaps():
+    sim = world(CPU, max_step_ms=80.0)
+    speakers = [call(sim, 20, n, 80) for n in range(6)]
+    while any(len(caller.sink.tokens) < 2 for caller in speakers):
+        sim.step(check=False)
+    gaps, last = [], {caller.request.id: sim.clock.now() for caller in speakers}
+    seen = {caller.request.id: len(caller.sink.tokens) for caller in speakers}
+    long_one = call(sim, 1500, 99, 2)
+    while not long_one.sink.tokens and sim.loop.has_work:
+        sim.step(check=False)
+        for caller in speakers:
+            n = len(caller.sink.tokens)
+            if n > seen[caller.request.id]:
+                gaps.append(sim.clock.now() - last[caller.request.id])
+                last[caller.request.id], seen[caller.request.id] = sim.clock.now(), n
+    assert max(gaps) <= 0.0801
+    sim.run()
+    assert long_one.sink.tokens == expected(long_one.request.tokens[:1500], 2)
+
+
+def test_the_urgent_newcomer_goes_before_the_long_prompt_that_came_first():
+    sim = world(CPU)
+    long_one = call(sim, 1200, 1, 2)
+    sim.step(check=False)
+    urgent = call(sim, 40, 2, 2)
+    play(sim, [long_one, urgent])
+    assert urgent.first_s < 0.3
+    assert long_one.first_s > 0.9
+
+
+def test_first_come_first_served_makes_the_newcomer_wait():
+    sim = world(CPU, policy="fcfs")
+    long_one = call(sim, 1200, 1, 2)
+    sim.step(check=False)
+    urgent = call(sim, 40, 2, 2)
+    play(sim, [long_one, urgent])
+    assert urgent.first_s > 0.9
+
+
+def test_whoever_waits_is_served_within_a_bound():
+    """More live work than fits, for a long time: the oldest still gets through."""
+    sim = world(CPU, max_batch=4)
+    callers = []
+    for n in range(120):
+        callers.append(call(sim, 20 + n % 60, n, 6))
+        for _ in range(3):
+            sim.step(check=False)
+            for caller in callers:
+                caller.listen(sim)
+    play(sim, callers)
+    waits = sorted(caller.first_s for caller in callers)
+    assert waits[-1] < 4 * waits[len(waits) // 2] + 1.0
