@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.real_server import RealServer
+from tests.support.real_server import real_server as start_real_server
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +25,10 @@ def qwen_path() -> Path:
     from voice_agent.models import ModelStore
 
     return ModelStore().path("qwen2.5-0.5b")
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    """`voice-agent up` with the small real models and a storytelling agent, one for the session."""
+    with start_real_server(tmp_path_factory.mktemp("server")) as server:
+        yield server

@@ -14,11 +14,10 @@ import numpy as np
 
 from .clock import Clock
 from .endpointing import Edge, Endpointer
-from .stt.streaming import Utterance
+from .stt.streaming import PRE_ROLL_MS, Utterance
 from .types import IN_FRAME, IN_RATE, SILENT_IN, Frame, FrameFlag, Pcm16, PcmF32
 from .vad import VadService, VadWindow
 
-PRE_ROLL_MS = 200
 SMART_TURN_S = 8
 INBOX_FRAMES = 500  # 10 s; full means the caller sends faster than we hear, and the oldest goes
 POLL_S = 0.25
@@ -110,9 +109,10 @@ class Ear:
         self.samples += IN_FRAME
         if self.utterance is not None:
             self.utterance.append(frame.pcm)
-        concealed = frame.flag is FrameFlag.CONCEALED
         for window in await self._stream.push(frame):
-            edges = self.endpointer.on_window(window.prob, window.end_sample, concealed=concealed)
+            edges = self.endpointer.on_window(
+                window.prob, window.end_sample, concealed=window.concealed
+            )
             for edge in edges:
                 self._on_edge(edge)
             self._on_window(window)

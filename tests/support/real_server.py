@@ -1,0 +1,93 @@
+"""`voice-agent up` as a process of its own, with the small real models."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+STORYTELLER = """
+instructions = "You are a storyteller on the phone. Answer with a long story of ten sentences."
+greeting = "Hello! What shall I tell you?"
+goodbye = "Goodbye."
+[limits]
+max_reply_tokens = 220
+"""
+START_WITHIN_S = 300  # a busy machine loads slowly; never asserted, only given up on
+
+
+@dataclass(frozen=True)
+class RealServer:
+    port: int
+    log: Path
+
+    @property
+    def http(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def ws(self) -> str:
+        return f"ws://127.0.0.1:{self.port}"
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.http + path, timeout=10) as answer:
+            return str(answer.read().decode())
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-m", "voice_agent.cli", *args]
+
+
+@contextlib.contextmanager
+def real_server(folder: Path) -> Iterator[RealServer]:
+    agents = folder / "agents"
+    agents.mkdir()
+    (agents / "default.toml").write_text(STORYTELLER, "utf-8")
+    port = free_port()
+    log = folder / "server.log"
+    env = os.environ | {
+        "VOICE_AGENT__AGENTS_DIR": str(agents),
+        "VOICE_AGENT__SERVER__MAX_CALLS": "3",
+    }
+    models = ["--llm", "smollm2-135m", "--stt", "whisper-tiny.en", "--voice", "piper-joe"]
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command("up", "--port", str(port), "--no-fetch", *models),
+            stdout=out, stderr=subprocess.STDOUT, env=env, cwd=folder,
+        )  # fmt: skip
+    server = RealServer(port, log)
+    try:
+        _wait_ready(process, server)
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_ready(process: subprocess.Popen[bytes], server: RealServer) -> None:
+    give_up = time.monotonic() + START_WITHIN_S
+    while time.monotonic() < give_up:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended: {server.log.read_text()[-3000:]}")
+        with contextlib.suppress(OSError):
+            server.get("/readyz")
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"the server is not ready: {server.log.read_text()[-3000:]}")

@@ -1,0 +1,105 @@
+"""The history: token ids that only grow, cut where the ear stopped hearing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.fakes import FakeChat, FakeTokenizer
+from voice_agent.context import Conversation, Role
+
+pytestmark = pytest.mark.unit
+
+
+class Pairs(FakeTokenizer):
+    """Two characters a token, so that a cut may fall inside one."""
+
+    def __init__(self) -> None:
+        self._pairs: list[str] = []
+
+    def encode(self, text: str) -> list[int]:
+        out = []
+        for i in range(0, len(text), 2):
+            self._pairs.append(text[i : i + 2])
+            out.append(len(self._pairs) - 1)
+        return out
+
+    def decode(self, ids: object) -> str:
+        return "".join(self._pairs[i] for i in ids)  # type: ignore[attr-defined]
+
+
+def conversation(max_tokens: int = 10_000) -> Conversation:
+    return Conversation(FakeChat(), FakeTokenizer(), "Be brief.", max_tokens)
+
+
+def test_prompts_only_grow() -> None:
+    c = conversation()
+    c.add_user("hello")
+    before = c.prompt()
+    c.add_assistant([ord(x) for x in "hi there"], "hi there", 8)
+    c.add_user("more")
+    assert c.prompt()[: len(before)] == before
+
+
+def test_early_prompt_equals_the_prompt_after_commit() -> None:
+    c = conversation()
+    early = c.prompt("hello")
+    c.add_user("hello")
+    assert c.prompt() == early
+
+
+def test_nothing_heard_is_no_message() -> None:
+    c = conversation()
+    c.add_user("hello")
+    assert c.add_assistant([ord(x) for x in "hi"], "hi", 0) == ""
+    assert [m.role for m in c.messages] == [Role.SYSTEM, Role.USER]
+
+
+@given(st.text("abc xyz", min_size=1, max_size=40), st.integers(0, 60))
+def test_a_cut_falls_on_a_token_at_or_before_the_heard_character(text: str, heard: int) -> None:
+    tokenizer = Pairs()
+    ids = tokenizer.encode(text)
+    c = Conversation(FakeChat(), tokenizer, "x", 1000)
+    kept, kept_text = c.cut(ids, text, heard)
+    assert text.startswith(kept_text)
+    assert kept == ids[: len(kept)]
+    assert tokenizer.decode(kept) == kept_text
+    assert len(kept_text) <= max(heard, 0) or heard >= len(text)
+    assert min(heard, len(text)) - len(kept_text) <= 1, "no more is lost than one token"
+
+
+def test_reopen_takes_back_only_a_last_user_message() -> None:
+    c = conversation()
+    assert c.reopen_user() is None
+    c.add_user("hello")
+    assert c.reopen_user() == "hello"
+    c.add_user("hello")
+    c.add_assistant([104, 105], "hi", 2)
+    assert c.reopen_user() is None
+
+
+def test_truncate_cuts_the_last_reply_further() -> None:
+    c = conversation()
+    c.add_user("hello")
+    c.add_assistant([ord(x) for x in "one two three"], "one two three", 13)
+    assert c.truncate_last(7) == "one two"
+    assert c.messages[-1].text == "one two"
+    assert c.truncate_last(100) == "one two"
+    assert c.truncate_last(0) == ""
+    assert c.messages[-1].role is Role.USER
+
+
+def test_room_is_made_by_dropping_the_oldest_exchanges() -> None:
+    c = conversation(max_tokens=400)
+    for i in range(20):
+        c.add_user(f"question number {i}")
+        c.add_assistant([ord(x) for x in "answer"], "answer", 6)
+        changed = c.make_room()
+        assert c.n_tokens <= 0.7 * 400 or len(c.messages) == 3
+        if changed:
+            assert c.n_tokens <= 0.5 * 400
+    assert c.messages[0].role is Role.SYSTEM
+    assert c.messages[1].role is Role.USER, "a history starts with the caller"
+    assert c.messages[-1].text == "answer"
+    assert c.dropped > 0
