@@ -88,8 +88,8 @@ class Request:
     __slots__ = (
         "arrival_s", "background", "cached_tokens", "computed", "deadline_s", "endless", "error",
         "expected_hit", "finish", "id", "max_new", "n_prompt", "params", "passes", "pin_key",
-        "pin_ttl_s", "prefill_only", "rebased", "seed", "sink", "speaking", "state", "table", "tenant", "text",
-        "tokens",
+        "pin_ttl_s", "prefill_only", "rebased", "seed", "sink", "speaking", "state", "table",
+        "tenant", "text", "tokens",
     )  # fmt: skip
 
     def __init__(

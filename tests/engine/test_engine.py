@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine import example
 from engine.client import Engine, FinishReason
 from engine.config import EngineConfig
 from engine.sampling import SamplingParams
@@ -109,3 +110,22 @@ async def test_abort_frees_within_two_steps(engine):
     assert not engine.stats().running
     assert engine.stats().steps_total - steps <= 2
     assert engine.stats().kv_blocks_held == engine.stats().kv_blocks_pinned
+
+
+def test_the_example_runs(smollm2_path, capsys):
+    threshold = gc.get_threshold()
+    try:
+        assert example.main([str(smollm2_path), QUESTIONS[0], QUESTIONS[1]]) == 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"> {QUESTIONS[0]}"
+    assert "Paris" in lines[1]
+    assert sum("prompt tokens were cached" in line for line in lines) == 2
+
+
+def test_the_example_says_what_is_wrong(tmp_path, capsys):
+    assert example.main([str(tmp_path / "none.gguf"), "Hello?"]) == 2
+    assert "none.gguf" in capsys.readouterr().err
+    assert example.main([]) == 2
