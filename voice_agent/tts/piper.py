@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ class PiperVoice:
         runs = parts([word.text for word in clause.words], MAX_WORDS, PART_WORDS)
         done = peak = 0  # samples (model rate) before this part; loudest sample
         first_word = 0
-        window = iter((*WINDOWS[:-1], *([WINDOWS[-1]] * 10_000)))
+        window = chain(WINDOWS, repeat(WINDOWS[-1]))
         for number, words in enumerate(runs):
             phrase = self._phrase(words, speed)
             times = self._times(phrase, first_word, done, resampler)
