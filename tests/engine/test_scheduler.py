@@ -152,3 +152,45 @@ def test_whoever_waits_is_served_within_a_bound():
     play(sim, callers)
     waits = sorted(caller.first_s for caller in callers)
     assert waits[-1] < 4 * waits[len(waits) // 2] + 1.0
+
+
+def test_a_long_cached_context_is_not_taken_for_late():
+    sim = world(CPU)
+    first = call(sim, 1000, 1, 10)
+    play(sim, [first])
+    assert sim.scheduler.counters.missed_deadlines == 1, "cold, it could not be in time"
+    request, sink = sim.submit([*first.request.tokens, 5, 6, 7], 4)
+    again = Caller(request, sink, sim.clock.now())
+    play(sim, [again])
+    assert sink.cached == 1009
+    assert sim.scheduler.counters.missed_deadlines == 1
+    assert again.first_s < 0.1
+
+
+def test_a_pin_gives_way_to_a_running_request_that_nothing_else_can_help():
+    sim = Sim(n_blocks=16, admission_growth=0.0)
+    sim.submit([7] * 30, prefill_only=True, pin_key="idle")
+    sim.run()
+    _, sink = sim.submit([1, 2, 3, 4], 50)
+    sim.run()
+    assert sink.tokens == expected([1, 2, 3, 4], 50)
+    assert sim.kv.radix.n_pins_lapsed == 1
+    assert sim.scheduler.counters.preemptions == 0
+
+
+def test_nobody_is_preempted_for_blocks_that_are_on_their_way():
+    sim = Sim(n_blocks=12, admission_growth=0.0, max_batch=3, prefix_cache=False)
+    for n in range(3):
+        sim.submit([10 + n] * 15, 20)
+    for _ in range(2):
+        sim.step()
+    assert (sim.scheduler.n_running, sim.kv.pool.n_free) == (3, 0)
+    step = sim.kv.pool.launch()  # as if a step were still running
+    sim.loop.post_abort(3)
+    sim.loop._take_inbox(sim.clock.now())
+    assert sim.kv.pool.n_fenced == 4
+    plan = sim.scheduler.plan(sim.clock.now())
+    assert plan.tokens == {}
+    assert sim.scheduler.counters.preemptions == 0
+    sim.kv.pool.retire(step)
+    assert sim.scheduler.plan(sim.clock.now()).tokens == {1: 1, 2: 1}
