@@ -26,6 +26,8 @@ VERSION = 1
 SENTENCE = "Could you tell me when the next train leaves?"
 SHORT = "Sure, of course."
 SAMPLE_S = 3.0
+SLOW_MS = 600.0
+"""A first sound slower than this is not repeated: it cannot be chosen."""
 MAX_FOREIGN_LOAD = 0.5
 """Share of all cores; above it a figure says more about the neighbours than about the machine."""
 
@@ -138,6 +140,8 @@ def voice_speed(voice: Voice) -> tuple[VoiceSpeed, Pcm16]:
         start = time.perf_counter()
         next(iter(voice.synthesize(clause(SHORT), speed=1.0, cancelled=lambda: False)))
         first.append((time.perf_counter() - start) * 1000.0)
+        if first[-1] > SLOW_MS:
+            break
     start = time.perf_counter()
     pcm = spoken_sample(voice)
     spent = time.perf_counter() - start

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("voice_agent", "engine", "gateway", "kernels", "loadtest")
-RESERVED = {"VA476", "VA477"}
+RESERVED = {"VA477"}
 
 
 def used() -> set[str]:

@@ -152,3 +152,8 @@ def test_more_calls_never_predict_less(s: Speeds, calls: int) -> None:
 def test_a_larger_model_never_predicts_less(s: Speeds) -> None:
     times = [predict(s, spec, "whisper-tiny.en", "piper-joe", 1).voice_to_voice_ms for spec in LLMS]
     assert times == sorted(times)
+
+
+def test_a_disturbed_measurement_does_not_make_the_larger_recogniser_faster() -> None:
+    odd = replace(TWO_CORES, stt_ms={"whisper-tiny.en": 300.0, "whisper-base": 200.0})
+    assert choose(odd, NEED).stt == "whisper-tiny.en"

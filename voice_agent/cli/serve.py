@@ -134,11 +134,10 @@ def _on_signals(stop: asyncio.Event, server: uvicorn.Server) -> None:
 
 def announce(config: Config, door: GatewayConfig, stack: Stack) -> None:
     """What was chosen and why, then the address: printed only when a call would be answered."""
-    shown: set[str] = set()
     for choice in stack.choices:
-        why = "" if choice.why in shown else f"  ({choice.why})" if choice.why else ""
-        shown.add(choice.why)
-        print(f"{choice.job:<15} {choice.model} on {choice.device}{why}", file=sys.stderr)
+        print(f"{choice.job:<15} {choice.model} on {choice.device}", file=sys.stderr)
+    for why in dict.fromkeys(choice.why for choice in stack.choices if choice.why):
+        print(f"{'because':<15} {why}", file=sys.stderr)
     scheme = "https" if config.server.tls_self_signed else "http"
     host = "localhost" if is_loopback(door.host) else door.host
     if host in ("0.0.0.0", "::"):
