@@ -43,7 +43,7 @@ TARGET_CPU_MS, TARGET_GPU_MS = 600, 300
 
 @dataclass(frozen=True, slots=True)
 class LlmSpec:
-    """params: all weights read per decoded token; body_params: without the output head (prefill)."""
+    """params: weights read per decoded token; body_params: those of a prefilled one (no head)."""
 
     name: str
     params: int

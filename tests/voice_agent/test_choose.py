@@ -149,7 +149,8 @@ def test_more_calls_never_predict_less(s: Speeds, calls: int) -> None:
 
 
 @given(speeds)
-def test_a_larger_model_never_predicts_less(s: Speeds) -> None:
+def test_a_larger_model_is_never_faster_where_memory_decides(s: Speeds) -> None:
+    s = replace(s, decode_gb_s=min(s.decode_gb_s, 50.0))
     times = [predict(s, spec, "whisper-tiny.en", "piper-joe", 1).voice_to_voice_ms for spec in LLMS]
     assert times == sorted(times)
 
