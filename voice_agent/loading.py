@@ -61,7 +61,10 @@ class NamedVoice:
 
 
 async def load_stack(config: Config, progress: Progress = lambda stage, share: None) -> Stack:
-    """Everything loaded and warm, nothing started. Raises UsageError, CapacityError, InternalError."""
+    """Everything loaded and warm, nothing started.
+
+    Raises UsageError, CapacityError, InternalError.
+    """
     return await asyncio.to_thread(_load, config, progress)
 
 
@@ -118,7 +121,7 @@ def _device(config: Config, machine: Machine) -> str:
     if config.profile == "gpu":
         if machine.gpu is None or not machine.gpu.usable:
             why = machine.gpu.why if machine.gpu else "no NVIDIA driver found"
-            raise UsageError(f"--profile gpu needs a usable GPU: {why}", code="VA450")
+            raise UsageError(f"--profile gpu needs a usable GPU: {why}", code="VA476")
         return "gpu"
     return "cpu"
 
@@ -133,17 +136,14 @@ def _choose(
     """The models to load, fetched if they are missing and that is allowed."""
     wanted = config.models
     default_llm = CPU_LLM if wanted.llm == "auto" else wanted.llm
-    for name in (*NEEDED, default_llm):
+    for name in (*NEEDED, default_llm, wanted.stt, wanted.voice):
         if name not in REGISTRY or store.present(name):
             continue
         if not wanted.fetch:
             store.path(name)  # raises, naming the command to run
-        progress(f"fetching {name}", None)
-        store.fetch(name, lambda p: progress(f"fetching {name}", _share(p)))
-    for name in (wanted.stt, wanted.llm, wanted.voice):
-        if name in REGISTRY and not store.present(name):
-            progress(f"fetching {name}", None)
-            store.fetch(name)
+        _fetch(store, name, progress)
+    if "auto" not in (wanted.stt, wanted.llm, wanted.voice):
+        return Models(wanted.llm, wanted.stt, wanted.voice, "as configured", ())
     progress("measuring this machine", None)
     speeds = measure(store, machine, stage=lambda s: progress(f"measuring {s}", None))
     need = Need(
@@ -158,6 +158,12 @@ def _choose(
     return choose(speeds, need)
 
 
+def _fetch(store: ModelStore, name: str, progress: Progress) -> None:
+    stage = f"fetching {name}"
+    progress(stage, None)
+    store.fetch(name, lambda p: progress(stage, _share(p)))
+
+
 def _share(progress: object) -> float | None:
     done, total = getattr(progress, "done", None), getattr(progress, "total", None)
     return done / total if done is not None and total else None
@@ -170,7 +176,7 @@ def _path(store: ModelStore, name: str) -> Path:
     path = Path(name).expanduser()
     if not path.exists():
         known = ", ".join(sorted(REGISTRY))
-        raise UsageError(f"{name!r} is neither a known model ({known}) nor a path", code="VA451")
+        raise UsageError(f"{name!r} is neither a known model ({known}) nor a path", code="VA477")
     return path
 
 

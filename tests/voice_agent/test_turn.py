@@ -190,8 +190,23 @@ def test_a_reply_requested_while_the_caller_speaks_is_held() -> None:
 
 
 _EVENTS = st.sampled_from(
-    ["onset", "pause", "resumed", "ended", "words", "mm-hm", "nothing", "partial", "stale",
-     "begin", "drain", "sound", "over", "mute", "unmute"]  # fmt: skip
+    [
+        "onset",
+        "pause",
+        "resumed",
+        "ended",
+        "words",
+        "mm-hm",
+        "nothing",
+        "partial",
+        "stale",
+        "begin",
+        "drain",
+        "sound",
+        "over",
+        "mute",
+        "unmute",
+    ]  # fmt: skip
 )
 
 

@@ -17,6 +17,8 @@ _WORD = re.compile(r"[a-z][a-z'-]*")
 
 def is_backchannel(text: str) -> bool:
     """True if every word of a short text is a listener response ("mm-hm", "oh okay", "I see")."""
-    flat = text.lower().replace("i see", "i-see").replace("uh huh", "uh-huh").replace("mm hm", "mm-hm")
+    flat = (
+        text.lower().replace("i see", "i-see").replace("uh huh", "uh-huh").replace("mm hm", "mm-hm")
+    )
     words = _WORD.findall(flat)
     return 0 < len(words) <= _MAX_WORDS and all(w in _ALONE for w in words)
