@@ -161,7 +161,7 @@ async def test_random_cancels_leave_nothing_behind():
         assert 0 < stats.aborted_total < 160
         assert (stats.kv_blocks_held, engine._n_open) == (0, 0)
         gc.collect()
-        assert not [o for o in gc.get_objects() if isinstance(o, Request | Generation)]
+        assert not [o for o in gc.get_objects() if type(o) in (Request, Generation)]
 
 
 async def test_a_dropped_generation_aborts():
