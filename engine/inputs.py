@@ -29,8 +29,8 @@ class SampleRow:
 class Row:
     """One request in one step.
 
-    token_ids: ids to compute now, at least one. start: position of the first; the keys and values of
-    [0, start) are already in the cache. blocks: block table covering [0, start + len(token_ids)).
+    token_ids: ids to compute now, at least one. start: position of the first; the keys and values
+    of [0, start) are already in the cache. blocks: block table of [0, start + len(token_ids)).
     sample: None for a chunk that does not reach the end of what is known.
     """
 
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A chosen token and its natural-log probability under the model (before any sampling setting)."""
+    """A chosen token and its log probability (natural) under the model, before any setting."""
 
     token: int
     logprob: float

@@ -52,8 +52,8 @@ class Runner:
     ) -> Runner:
         """Reads a GGUF file or safetensors folder and allocates the cache; blocking.
 
-        n_blocks or kv_bytes sizes the cache. threads: of PyTorch, process-wide. Raises ModelError for
-        an unusable model.
+        n_blocks or kv_bytes sizes the cache. threads: of PyTorch, process-wide. Raises ModelError
+        for an unusable model.
         """
         _check_block_size(block_size)
         torch.set_num_threads(threads)

@@ -97,7 +97,8 @@ def from_gguf(meta: dict[str, Any], vocab_size: int) -> ModelConfig:
     arch = str(meta.get("general.architecture", ""))
     if arch not in ARCHITECTURES:
         raise ModelError(
-            f"architecture {arch!r} is not supported (supported: {', '.join(sorted(ARCHITECTURES))})"
+            f"architecture {arch!r} is not supported (supported: "
+            f"{', '.join(sorted(ARCHITECTURES))})"
         )
 
     def get(key: str, default: Any = None) -> Any:

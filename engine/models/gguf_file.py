@@ -50,7 +50,7 @@ class TensorInfo:
 
 
 class GgufFile:
-    """An open GGUF file. `meta` holds scalars, strings (str) and lists. ModelError when unreadable."""
+    """An open GGUF file. `meta` holds scalars, strings and lists. ModelError when unreadable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -53,8 +53,24 @@ def make_linear(weight: Tensor, quant: Quant) -> Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class RawLayer:
+    """One layer's weights in fp32. q, k and v are one product, gate and up another.
+
+    q carries the factor 1/sqrt(head_dim).
+    """
+
+    attn_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    o: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
-    """q, k and v are one product, gate and up another. q carries the factor 1/sqrt(head_dim)."""
+    """The same, packed for the kernels."""
 
     attn_norm: Tensor
     qkv: Linear
@@ -65,8 +81,8 @@ class Layer:
     down: Linear
 
 
-def load_layer(source: WeightSource, number: int, quant: Quant) -> Layer:
-    """Reads and packs layer `number`."""
+def read_layer(source: WeightSource, number: int) -> RawLayer:
+    """Reads layer `number`."""
 
     def get(name: str) -> Tensor:
         return source.get(f"{number}.{name}")
@@ -75,12 +91,25 @@ def load_layer(source: WeightSource, number: int, quant: Quant) -> Layer:
     bias = None
     if source.has(f"{number}.q_bias"):
         bias = torch.cat((get("q_bias").mul_(scale), get("k_bias"), get("v_bias")))
-    return Layer(
+    return RawLayer(
         attn_norm=get("attn_norm"),
-        qkv=make_linear(torch.cat((get("q").mul_(scale), get("k"), get("v"))), quant),
+        qkv=torch.cat((get("q").mul_(scale), get("k"), get("v"))),
         qkv_bias=bias,
-        o=make_linear(get("o"), quant),
+        o=get("o"),
         mlp_norm=get("mlp_norm"),
-        gate_up=make_linear(torch.cat((get("gate"), get("up"))), quant),
-        down=make_linear(get("down"), quant),
+        gate_up=torch.cat((get("gate"), get("up"))),
+        down=get("down"),
+    )
+
+
+def pack_layer(raw: RawLayer, quant: Quant) -> Layer:
+    """Packs a layer; fp32 keeps the weights, int8 copies them."""
+    return Layer(
+        attn_norm=raw.attn_norm,
+        qkv=make_linear(raw.qkv, quant),
+        qkv_bias=raw.qkv_bias,
+        o=make_linear(raw.o, quant),
+        mlp_norm=raw.mlp_norm,
+        gate_up=make_linear(raw.gate_up, quant),
+        down=make_linear(raw.down, quant),
     )

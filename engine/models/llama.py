@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from engine.errors import ModelError
+from engine.models.balance import Balancer
 from engine.models.config import ModelConfig
-from engine.models.layers import Layer, Linear, Quant, load_layer, make_linear
+from engine.models.layers import (
+    Layer,
+    Linear,
+    Quant,
+    RawLayer,
+    make_linear,
+    pack_layer,
+    read_layer,
+)
 from engine.models.weights import WeightSource, open_weights
 from kernels.paged_attention.reference import write_kv
 from kernels.paged_attention.spec import Plan
@@ -21,7 +31,7 @@ from kernels.resolve import resolve
 
 @dataclass(frozen=True, slots=True)
 class Llama:
-    """Weights ready to run. embed fp16 or fp32 [vocab, hidden]; turns complex64 [max_len, 1, d/2]."""
+    """Weights ready to run. embed fp16 or fp32 [vocab, hidden]; turns complex64 [n, 1, d/2]."""
 
     config: ModelConfig
     embed: Tensor
@@ -43,8 +53,9 @@ class Llama:
             source.close()
 
     def hidden(self, token_ids: Tensor, positions: Tensor, cache: Tensor, plan: Plan) -> Tensor:
-        """Runs every layer, storing keys and values. token_ids, positions int64 [n] ->  fp32 [n, hidden].
+        """Runs every layer, storing keys and values.
 
+        token_ids, positions int64 [n] -> fp32 [n, hidden], before the last norm.
         cache fp32 [layers, 2, n_blocks, kv_heads, block_size, d].
         """
         rms_norm, rope = resolve("rms_norm"), resolve("rope")
@@ -68,21 +79,39 @@ class Llama:
         return self.head(resolve("rms_norm")(hidden, self.norm, self.config.norm_eps))
 
 
-def _load(
-    source: WeightSource, quant: Quant, max_len: int | None, pool: ThreadPoolExecutor
-) -> Llama:
+def _load(source: WeightSource, quant: Quant, max_len: int | None, pool: Executor) -> Llama:
     c = source.config
     max_len = max_len or c.max_len
     if max_len > c.max_len:
         raise ModelError(f"the model reads at most {c.max_len} tokens, {max_len} were asked for")
-    layers = pool.map(partial(load_layer, source, quant=quant), range(c.layers))
-    embed = source.get("embed")
-    head = make_linear(source.get("head") if source.has("head") else embed, quant)
+    turns = c.rope_turns(max_len, source.rope_factors()).unsqueeze(1)
+    embed, norm = source.get("embed"), source.get("norm")
+    balancer = Balancer(c, embed, turns) if quant == "int8" else None
+    packed: list[Future[Layer]] = []
+    for raw in _layers(source, pool):
+        if balancer is not None:
+            balancer.balance(raw)
+        packed.append(pool.submit(pack_layer, raw, quant))
+    head = source.get("head") if source.has("head") else embed
+    if balancer is not None:
+        embed = embed.half()
+        balancer.balance_head(norm, head)
     return Llama(
         config=c,
-        embed=embed.half() if quant == "int8" else embed,
-        layers=tuple(layers),
-        norm=source.get("norm"),
-        head=head,
-        turns=c.rope_turns(max_len, source.rope_factors()).unsqueeze(1),
+        embed=embed,
+        layers=tuple(layer.result() for layer in packed),
+        norm=norm,
+        head=make_linear(head, quant),
+        turns=turns,
     )
+
+
+def _layers(source: WeightSource, pool: Executor) -> Iterator[RawLayer]:
+    """Every layer in order, read two ahead: the fp32 weights never all exist at once."""
+    waiting: deque[Future[RawLayer]] = deque()
+    for number in range(source.config.layers):
+        waiting.append(pool.submit(read_layer, source, number))
+        if len(waiting) > 2:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

@@ -1,7 +1,8 @@
-"""Where a model's weights come from: a GGUF file or a folder of safetensors, under one set of names.
+"""Where weights come from: a GGUF file or a folder of safetensors, under one set of names.
 
 Names: `embed`, `head`, `norm`, and per layer `3.attn_norm`, `3.q`, `3.q_bias`, `3.k`, `3.v`, `3.o`,
-`3.mlp_norm`, `3.gate`, `3.up`, `3.down`. Rows of q and k come in the interleaved layout of `kernels.rope`.
+`3.mlp_norm`, `3.gate`, `3.up`, `3.down`. Rows of q and k come in the interleaved layout of
+`kernels.rope`.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class SafetensorsWeights:
         self._where: dict[str, Any] = {}
         for file in files:
             try:
-                handle = safe_open(file, framework="pt")
+                handle: Any = safe_open(file, framework="pt")
                 self._where.update(dict.fromkeys(handle.keys(), handle))
             except (SafetensorError, OSError) as error:
                 raise ModelError(f"{file} is truncated or corrupt ({error})") from None
@@ -130,7 +131,7 @@ class SafetensorsWeights:
         key = self._name(name)
         if key not in self._where:
             raise ModelError(f"the model has no tensor {key}")
-        weight = self._where[key].get_tensor(key).float()
+        weight = self._where[key].get_tensor(key).to(torch.float32, copy=True)
         return _rotary(name, _checked(name, weight, self.config), self.config)
 
     def rope_factors(self) -> Tensor | None:

@@ -1,14 +1,15 @@
 """A model's chat template as token segments, so that a dialogue only ever grows at its end.
 
-The template is rendered once with marked contents and cut into what surrounds each message. Then a few
-dialogues are checked: the segments' ids, joined, must equal the template's text tokenised whole. A
-model whose template rewrites earlier messages is refused, with the reason.
+The template is rendered once with marked contents and cut into what surrounds each message. Then a
+few dialogues are checked: the segments' ids, joined, must equal the ids of the template's text.
+A model whose template rewrites earlier messages is refused, with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from engine.errors import ModelError
 from engine.text.template import ChatTemplate, Message
@@ -98,7 +99,7 @@ class ChatFormat:
             text = self._template.render(dialogue)
             opened = self._template.render(dialogue, open_answer=True)
         except ModelError:
-            if any(a[0] == b[0] for a, b in zip(dialogue, dialogue[1:], strict=False)):
+            if any(a[0] == b[0] for a, b in pairwise(dialogue)):
                 return  # a template may insist on alternating roles
             raise
         if self._tokenizer.add_bos and not text.startswith(self._bos_text()):
@@ -109,8 +110,8 @@ class ChatFormat:
         ):
             if self._tokenizer.encode(want, allow_special=True) != have:
                 raise ModelError(
-                    "the model's chat template can't be cut into segments: joined, they differ from "
-                    f"the whole dialogue {want[:200]!r}"
+                    "the model's chat template can't be cut into segments: joined, they differ "
+                    f"from the whole dialogue {want[:200]!r}"
                 )
 
     def _bos_text(self) -> str:

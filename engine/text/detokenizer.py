@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class Detokenizer:
-    """One request's output text. The texts pushed and finished add up to the decode of all ids.
+    """One request's output text: what push and finish return adds up to the decode of all ids.
 
     Works on bytes, so at most three bytes are ever held back: an endless run of broken characters
-    comes out as U+FFFD at once. It starts clean, so a prompt that ends inside a character can't leak.
+    comes out as U+FFFD at once. It starts clean: a prompt that ends inside a character can't leak.
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:

@@ -30,7 +30,7 @@ class ChatTemplate:
             raise ModelError(f"the model's chat template can't be read: {error}") from None
 
     def render(self, messages: Sequence[Message], *, open_answer: bool = False) -> str:
-        """The dialogue as text; open_answer adds what comes before an answer. ModelError if refused."""
+        """The dialogue as text; open_answer adds what precedes an answer. ModelError if refused."""
         try:
             return self._template.render(
                 messages=[{"role": role, "content": content} for role, content in messages],

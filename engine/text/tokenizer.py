@@ -42,7 +42,7 @@ class Tokenizer:
         eos: int | None,
         add_bos: bool = False,
     ) -> None:
-        """coder: knows no special tokens. vocab: id to byte-level string, special ones as they read.
+        """coder: knows no special tokens. vocab: byte-level strings, special ones as they read.
 
         eos: the declared end; `ends` adds the usual ones. add_bos: sequences start with `bos`.
         """
@@ -169,7 +169,7 @@ def _answer_ends(special: dict[str, int], eos: int | None) -> frozenset[int]:
 def _bpe(
     vocab: Sequence[str], merges: Sequence[str], pre: str, special: dict[str, int]
 ) -> tokenizers.Tokenizer:
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     try:
         model = models.BPE(
             vocab={text: i for i, text in enumerate(vocab) if text not in special},

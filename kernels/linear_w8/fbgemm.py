@@ -1,7 +1,7 @@
 """linear_w8 on a CPU through PyTorch's fbgemm: int8 products with exact 32-bit sums.
 
-fbgemm's dynamic product takes one scale for the whole activation tensor. Dividing each row by its own
-largest magnitude and adding one sentinel row that holds +1 and -1 makes that scale a constant.
+fbgemm's dynamic product takes one scale for the whole activation tensor. Dividing each row by its
+own largest magnitude and adding a sentinel row that holds +1 and -1 makes that scale a constant.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class linear_w8:
         residual.addcmul_(*self._product(x))
 
     def _product(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The product of the normalised rows [n, n_out], and each row's largest magnitude [n, 1]."""
+        """The product of the normalised rows [n, n_out]; each row's largest magnitude [n, 1]."""
         rows = _scratch.rows(x.shape[0], self.n_in)
         top = x.abs().amax(-1, True).clamp_min_(1e-30)
         torch.div(x, top, out=rows[1:])

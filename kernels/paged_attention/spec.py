@@ -1,11 +1,11 @@
 """Shapes, layout and records of paged_attention.
 
-The cache of one layer is fp32 [2, n_blocks, kv_heads, block_size, d]: keys, then values. A query row
+The cache of one layer is fp32 [2, n_blocks, kv_heads, block_size, d]: keys, then values. A query
 attends to the first `n_seen` positions of its request, found through its block table. Queries are
 already scaled by 1/sqrt(d). Query head h reads key head h // (heads // kv_heads).
 
-A query's result is bit-identical alone, in a batch, and for every way of cutting a prompt into chunks:
-sums over positions run in tiles of `TILE`, and query rows come in groups of at least `MIN_ROWS`, because
+A query's result is bit-identical alone, in a batch, and however a prompt is cut into chunks: sums
+over positions run in tiles of `TILE`, and query rows come in groups of at least `MIN_ROWS`, because
 a matrix product may add up in another order when it is very thin or very deep.
 """
 
@@ -32,8 +32,8 @@ class Decode:
     """Rows with one query each, done together.
 
     tokens: int64 [b] row numbers in the step's token tensor, or None when they are 0..b-1.
-    gather: int64 [b * kv_heads * padded_blocks] into a layer's (block, kv head) pairs.
-    mask: fp32 [b, 1, 1, padded], 0 or -inf. padded: positions per row, a multiple of PAD.
+    gather: int64 [2 * b * kv_heads * padded_blocks] into a layer's (block, kv head) pairs, keys
+    then values. mask: fp32 [b, 1, padded], 0 or -inf. padded: positions per row, a multiple of PAD.
     """
 
     tokens: Tensor | None
@@ -47,7 +47,8 @@ class Decode:
 class Prefill:
     """Consecutive query tokens [first, first + n) of the step, all of one request.
 
-    gather: int64 [kv_heads * padded_blocks]. mask: fp32 [1, n, 1, padded], causal, 0 or -inf.
+    gather: int64 [2 * kv_heads * padded_blocks]. mask: fp32 [max(n, MIN_ROWS), 1, padded], causal,
+    0 or -inf; rows past n are padding.
     """
 
     first: int

@@ -1,15 +1,14 @@
 """Real models against `transformers` on the same dequantised weights.
 
-Tolerances. fp32: every logit within 2e-3 (they span tens); the cause is the order of sums. int8: the
-product rounds weights and activations to 8 bits, so per position the cosine of the logits is at least
-0.98, the likeliest token agrees wherever the exact lead over the second is at least 2 logits, and at
-80 % of all positions or more.
+Tolerances. fp32: every logit within 2e-3 (they span tens); the cause is the order of sums. int8:
+the product rounds weights and activations to 8 bits, so the cosine of the logits is at least 0.98
+on average and 0.8 anywhere; the likeliest token agrees wherever the exact lead over the second is
+at least 2 logits, and at 85 % of all positions or more.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +51,13 @@ def case(path: Path) -> Case:
 
 
 @pytest.fixture(scope="module")
-def smollm2(smollm2_path: Path) -> Iterator[Case]:
-    yield case(smollm2_path)
+def smollm2(smollm2_path: Path) -> Case:
+    return case(smollm2_path)
 
 
 @pytest.fixture(scope="module")
-def qwen(qwen_path: Path) -> Iterator[Case]:
-    yield case(qwen_path)
+def qwen(qwen_path: Path) -> Case:
+    return case(qwen_path)
 
 
 def all_logits(case: Case, quant: Quant) -> Tensor:
@@ -84,11 +83,13 @@ def check_exact(case: Case) -> None:
 
 def check_int8(case: Case) -> None:
     got = all_logits(case, "int8")
-    assert torch.nn.functional.cosine_similarity(got, case.want, -1).min() > 0.98
+    cosine = torch.nn.functional.cosine_similarity(got, case.want, -1)
+    assert cosine.mean() > 0.98
+    assert cosine.min() > 0.8
     same = got.argmax(-1) == case.want.argmax(-1)
     top = case.want.topk(2, -1).values
     assert same[top[:, 0] - top[:, 1] >= 2.0].all()
-    assert same.float().mean() >= 0.8
+    assert same.float().mean() >= 0.85
 
 
 @pytest.mark.model

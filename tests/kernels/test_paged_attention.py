@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def test_bit_identical_however_it_is_cut(heads: int, kv_heads: int) -> None:
     attend = resolve("paged_attention")
 
     def run(cuts: list[int]) -> Tensor:
-        spans = [(a, b - a, table) for a, b in zip(cuts, cuts[1:], strict=False)]
+        spans = [(a, b - a, table) for a, b in pairwise(cuts)]
         steps = plan(spans, kv_heads=kv_heads, block_size=BLOCK, n_blocks=cache.shape[1])
         out: Tensor = attend(q[cuts[0] : cuts[-1]], cache, steps)
         return out
