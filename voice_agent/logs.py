@@ -53,11 +53,19 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(body, default=str, ensure_ascii=False)
 
 
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Whatever sys.stderr is at the moment: a progress display may stand in for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def setup(
     fmt: Literal["text", "json"] = "text", level: str = "INFO", stream: TextIO | None = None
 ) -> None:
     """Send every log line to `stream` (standard error) in one format. Callable again."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(stream) if stream else _StandardError()
     handler.setFormatter(JsonFormatter() if fmt == "json" else TextFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):
