@@ -43,9 +43,7 @@ class LiveCall:
 class Gateway:
     """Owned by the application; lives from its start to its shutdown."""
 
-    def __init__(
-        self, stack: StackPort, config: GatewayConfig, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, stack: StackPort, config: GatewayConfig, clock: Clock | None = None) -> None:
         self.stack = stack
         self.config = config
         self.clock = clock or MonotonicClock()

@@ -32,9 +32,7 @@ class Guard:
     open_paths need no key.
     """
 
-    def __init__(
-        self, app: ASGIApp, doorkeeper: Doorkeeper, open_paths: Collection[str]
-    ) -> None:
+    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper, open_paths: Collection[str]) -> None:
         self._app = app
         self._open_paths = open_paths
         self._doorkeeper = doorkeeper

@@ -41,7 +41,7 @@ TIME_BASE = Fraction(1, CLOCK_RATE)
 SEND_QUEUE = 15  # packets (300 ms); more means that the transport is stuck
 EVENT_QUEUE = 256  # events waiting for the data channel to open
 EVENT_BYTES = 1 << 20  # unsent on the data channel: the page is gone or stuck
-MEDIA_IDLE_S = 15.0
+MEDIA_IDLE_S = 10.0
 TAIL_S = 1.0  # the page plays its last buffered sound, then closes
 
 

@@ -1,6 +1,6 @@
 """Side by side with a Pipecat agent: same clips, same caller, same models, alternating runs.
 
-    python -m loadtest.versus --peer DIR --peer-python PY --peer-models DIR --clips DIR --out DIR
+    python -m loadtest.versus --peer DIR --peer-python PY --peer-models DIR --clips DIR
 
 `--peer` is a folder with the peer's `run.py`, `client.py` and servers; `--peer-tuned` a copy whose
 end-of-turn fallback is 1 s instead of 3 (it is also run with beam 1 and no timestamps);
@@ -10,8 +10,8 @@ Runs alternate (peer, ours, tuned peer) so that a change of the machine's load m
 Only ratios of one sitting count.
 
 Fair play: first sound is the first word of the model's own answer; greedy sampling and the same
-reply limit; a different nonce in every run's prompt; the prefix cache holds what the peer's prompt cache
-holds too (this call's own history and instructions). Cache hits and reply lengths are printed.
+reply limit; a different nonce in every run's prompt; the prefix cache holds what the peer's prompt
+cache holds too (this call's own history and instructions). Cache hits and reply lengths are printed.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def arguments() -> argparse.Namespace:
 
 def run_peer(a: argparse.Namespace, name: str, system: str, side: Side, *, tuned: bool) -> None:
     command = [
-        a.peer_python, str((a.peer_tuned if tuned else a.peer) / "run.py"), "--name", name, "--models", str(a.peer_models),
+        a.peer_python, str((a.peer_tuned if tuned else a.peer) / "run.py"), "--name", name,
+        "--models", str(a.peer_models),
         "--clips", str(a.clips), "--out", str(a.out), "--sessions", str(a.sessions),
         "--turns", str(a.turns), "--max-tokens", str(a.max_tokens), "--system", system,
     ]  # fmt: skip
@@ -207,7 +208,7 @@ def run_ours(a: argparse.Namespace, name: str, system: str, side: Side) -> None:
                 "--out",
                 str(out),
                 *clips,
-            ]  # fmt: skip
+            ]
         )
         caller, client_s = psutil.Process(client.pid), 0.0
         while client.poll() is None:
@@ -245,7 +246,7 @@ def our_server(a: argparse.Namespace, name: str, system: str) -> Iterator[psutil
             [
                 sys.executable, "-m", "voice_agent.cli", "up", "--port", str(a.port), "--llm",
                 "smollm2-135m", "--stt", "whisper-tiny.en", "--voice", "piper-joe",
-            ],  # fmt: skip
+            ],
             stdout=log, stderr=log, env=env,
         )  # fmt: skip
         try:

@@ -1,8 +1,8 @@
 """One call, wired: the ear's edges drive the turn machine, its effects drive hearing and mouth.
 
-Everything here runs on the event loop. The transport gives frames to `hear()`, pulls one 20 ms frame
-with `tick()` from whatever owns the clock, and receives `Event`s in order. Jobs live in one TaskGroup;
-a job that fails tells the caller and leaves the call alive.
+Everything here runs on the event loop. The transport gives frames to `hear()`, pulls one 20 ms
+frame with `tick()` from whatever owns the clock, and receives `Event`s in order. Jobs live in one
+TaskGroup; a job that fails tells the caller and leaves the call alive.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ class Call:
             self._group = None
             self._mouth.withdraw()
             self._hearing.clear()
+            self._stack.thinker.forget(self.id)
             logs.call_ended(
                 self.id,
                 reason,
@@ -183,7 +184,7 @@ class Call:
         temperature: float | None = None,
         turn_taking: TurnTaking | None = None,
     ) -> None:
-        """Change the call for replies that start from now on. Raises UsageError; nothing changed."""
+        """Change the call for replies that start from now on. After UsageError nothing changed."""
         if instructions is not None:
             self._stack.check_instructions(instructions)
         self._mouth.configure(

@@ -44,7 +44,7 @@ class CallStarted:
 class SpeechStarted:
     """The caller takes the floor. While our agent speaks this is sent only when barge-in is decided.
 
-    onset_ms: media time (ms of audio received since the call began) of the first voiced sample.
+    onset_ms: first voiced sample in media time (ms of audio since the call began).
     """
 
     turn: TurnId

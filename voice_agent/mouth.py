@@ -132,7 +132,11 @@ class Mouth:
 
     def _produce(self, reply: Reply, prompt: Sequence[int]) -> None:
         job = reply.think(
-            self._stack.thinker, prompt, self._sampling, tenant=self._agent.file.tenant
+            self._stack.thinker,
+            prompt,
+            self._sampling,
+            call=self._call.id,
+            tenant=self._agent.file.tenant,
         )
         self._call.spawn(job, reply.scope)
 
@@ -214,7 +218,7 @@ class Mouth:
     def over(
         self, status: ReplyStatus, *, limit_ms: int | None = None, finish_trace: bool = True
     ) -> int:
-        """End the reply that has the floor; returns the characters heard of it (0 if there is none).
+        """End the reply that has the floor; returns the characters heard of it (0: none).
 
         limit_ms: the client's own count of what it played; the smaller position wins.
         """

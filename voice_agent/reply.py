@@ -1,8 +1,8 @@
 """One reply on its way out: model text -> clauses -> voice -> playout, under one scope.
 
-A reply may run *early*, before the turn is committed: it then thinks and makes the voice of its first
-clause only, and nothing leaves until `release()`. Cancelling the scope stops every part; what was
-produced and not played was never history.
+A reply may run *early*, before the turn is committed: it then thinks and makes the voice of its
+first clause only, and nothing leaves until `release()`. Cancelling the scope stops every part;
+what was produced and not played was never history.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ class Reply:
         prompt: Sequence[int],
         sampling: SamplingParams,
         *,
+        call: str,
         tenant: str,
     ) -> None:
         """Generate, cut and speak until the end or the cancel. Never raises but on task cancel."""
@@ -149,7 +150,7 @@ class Reply:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._voice(queue))
-                await self._generate(thinker, prompt, sampling, tenant, queue)
+                await self._generate(thinker, prompt, sampling, call, tenant, queue)
             self._finish()
         except* VoiceAgentError as errors:
             self._fail(errors.exceptions[0])
@@ -161,13 +162,19 @@ class Reply:
         thinker: Thinker,
         prompt: Sequence[int],
         sampling: SamplingParams,
+        call: str,
         tenant: str,
         queue: asyncio.Queue[Clause | None],
     ) -> None:
         splitter = self._voiced.splitter()
         self._mark(Mark.LLM_SUBMIT)
         self._thinking = thinker.think(
-            prompt, sampling, tenant=tenant, deadline_s=self._deadline_s, scope=self.scope
+            prompt,
+            sampling,
+            call=call,
+            tenant=tenant,
+            deadline_s=self._deadline_s,
+            scope=self.scope,
         )
         async for thought in self._thinking:
             if self.scope.cancelled:

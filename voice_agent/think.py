@@ -46,10 +46,17 @@ class Thinker(Protocol):
         prompt: Sequence[int],
         sampling: SamplingParams,
         *,
+        call: str,
         tenant: str,
         deadline_s: float,
         scope: CancelScope,
-    ) -> Thinking: ...
+    ) -> Thinking:
+        """Generate from token ids. The prompt stays cached for `call` until `forget`."""
+        ...
+
+    def forget(self, call: str) -> None:
+        """The call is over: its history need not be kept. Idempotent."""
+        ...
 
 
 class EngineThinking:
@@ -81,10 +88,16 @@ class EngineThinker:
         prompt: Sequence[int],
         sampling: SamplingParams,
         *,
+        call: str,
         tenant: str,
         deadline_s: float,
         scope: CancelScope,
     ) -> EngineThinking:
-        generation = self._engine.submit(prompt, sampling, tenant=tenant, deadline_s=deadline_s)
+        generation = self._engine.submit(
+            prompt, sampling, tenant=tenant, deadline_s=deadline_s, pin_key=f"call:{call}"
+        )
         scope.on_cancel(generation.abort)
         return EngineThinking(generation)
+
+    def forget(self, call: str) -> None:
+        self._engine.unpin(f"call:{call}")

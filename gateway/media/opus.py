@@ -141,9 +141,7 @@ class Decoder:
         if self._state is None:
             raise InternalError("decoder is closed")
         size = len(payload) if payload is not None else 0
-        n = self._lib.opus_decode(
-            self._state, payload, size, self._out.ctypes.data, samples, fec
-        )
+        n = self._lib.opus_decode(self._state, payload, size, self._out.ctypes.data, samples, fec)
         if n < 0:
             raise OpusError(f"not an Opus packet ({n})")
         return self._out[:n].copy()

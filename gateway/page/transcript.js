@@ -59,7 +59,8 @@ export class Transcript {
       this.turns.set(turn, entry);
     }
     const entry = this.turns.get(turn);
-    entry.sure.textContent = confirmed;
+    const glue = confirmed && tail && !/\s$/.test(confirmed) && !/^\s/.test(tail) ? " " : "";
+    entry.sure.textContent = confirmed + glue;
     entry.guess.textContent = tail;
     this.follow(follow);
   }
@@ -107,8 +108,9 @@ export class Transcript {
   }
 
   paint(entry) {
-    entry.lit.textContent = entry.written.slice(0, entry.heard);
-    entry.rest.textContent = entry.written.slice(entry.heard);
+    const space = entry.written.slice(entry.heard).match(/^\s*/)[0].length;
+    entry.lit.textContent = entry.written.slice(0, entry.heard + space);
+    entry.rest.textContent = entry.written.slice(entry.heard + space);
   }
 
   done(n, status, heard) {

@@ -161,9 +161,7 @@ class Response:
             },
             "output_token_details": {"text_tokens": event.output_tokens, "audio_tokens": 0},
         }
-        self._emit(
-            "response.done", response=self.wire(status, status_details=details, usage=usage)
-        )
+        self._emit("response.done", response=self.wire(status, status_details=details, usage=usage))
 
     def _close_item(self, event: ReplyDone) -> None:
         completed = event.status is ReplyStatus.COMPLETED
@@ -176,13 +174,9 @@ class Response:
         else:
             if self._sent and not isinstance(self._settings.output_format, PcmFormat):
                 tail = np.zeros(OUT_RATE // 100, np.int16)  # pushes the filter's last millisecond
-                self._emit(
-                    "response.output_audio.delta", **self._place, delta=self._encode(tail)
-                )
+                self._emit("response.output_audio.delta", **self._place, delta=self._encode(tail))
             self._emit("response.output_audio.done", **self._place)
-            self._emit(
-                "response.output_audio_transcript.done", **self._place, transcript=self.text
-            )
+            self._emit("response.output_audio_transcript.done", **self._place, transcript=self.text)
         self._emit("response.content_part.done", **self._place, part=self._part(self.text))
         # the history keeps what was heard; the item on the wire, until truncated, what was sent
         self._emit("conversation.item.done", item=self.item.wire(), previous_item_id=None)

@@ -1,8 +1,8 @@
 """Chromium, Node and playwright-core for the browser tests; without them they are skipped.
 
 VOICE_AGENT_TEST_URL points the same tests at a server that is already running, and
-VOICE_AGENT_TEST_WAV at the caller's recording (it should hold a question, a pause long enough for
-an answer to begin, and more speech to interrupt it; it is played in a loop).
+VOICE_AGENT_TEST_WAV at the caller's recording: a question, a pause long enough for an answer to
+begin, and more speech to interrupt it. It is played in a loop; the agent should talk at length.
 """
 
 from __future__ import annotations

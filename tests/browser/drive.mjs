@@ -85,7 +85,7 @@ async function conversation() {
   saw.meter_out = await page.$eval("#level-out", (e) => Number(e.style.getPropertyValue("--level")));
   await shot("speaking");
   if (o.barge_in !== false) {
-    await page.waitForSelector(".caller ~ .agent.cut");
+    await page.waitForSelector(".agent.cut"); // an answer, or a long greeting
     const after = await agentRms(600);
     saw.barge_in = {
       last_sound_after_ms: after.last_sound_ms, quiet_ms: after.quiet_ms,

@@ -21,9 +21,7 @@ def check(saw: dict[str, Any]) -> None:
     assert saw["overflow_px"] <= 0
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "color"), [(1280, 800, "light"), (320, 640, "dark")]
-)
+@pytest.mark.parametrize(("width", "height", "color"), [(1280, 800, "light"), (320, 640, "dark")])
 def test_a_conversation_with_a_barge_in(
     drive: Drive, server_url: str, width: int, height: int, color: str
 ) -> None:

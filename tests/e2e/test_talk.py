@@ -1,4 +1,4 @@
-"""Whole calls in this process: real models, recorded human speech, the session code of a live call."""
+"""Whole calls in this process: real models, recorded human speech, a live call's own code."""
 
 from __future__ import annotations
 

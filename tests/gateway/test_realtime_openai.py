@@ -171,9 +171,7 @@ async def test_barge_in_cancels_the_response() -> None:
         error = await c.until("error")
         assert error.error.param == "audio_end_ms"
     assert [ms for _, ms in stack.calls[0].truncations] == [20]
-    last_delta = max(
-        i for i, e in enumerate(c.events) if e.type == "response.output_audio.delta"
-    )
+    last_delta = max(i for i, e in enumerate(c.events) if e.type == "response.output_audio.delta")
     assert last_delta < next(i for i, e in enumerate(c.events) if e.type == "response.done")
 
 
@@ -325,6 +323,4 @@ async def test_two_callers_never_hear_each_other() -> None:
             for e in client.events
             if e.type == "response.output_audio.delta"
         )
-        np.testing.assert_array_equal(
-            np.frombuffer(audio, "<i2"), tone(int(0.6 * 24_000), call.hz)
-        )
+        np.testing.assert_array_equal(np.frombuffer(audio, "<i2"), tone(int(0.6 * 24_000), call.hz))

@@ -1,9 +1,9 @@
 """Scripted stages for unit tests of the conversation, in virtual time. Never used end to end.
 
-Sound is a code here: a run of samples at level 1000 * k is word k of `VOCABULARY`, spoken for as long
-as the run lasts; level 400 is voice without words (a cough). The fake detector hears any level from 300
-on as voice, and the fake recogniser reads the words back, so that timing, revisions and cuts behave as
-they do with real speech.
+Sound is a code here: a run of samples at level 1000 * k is word k of `VOCABULARY`, spoken for as
+long as the run lasts; level 400 is voice without words (a cough). The fake detector hears any level
+from 300 on as voice, and the fake recogniser reads the words back, so that timing, revisions and
+cuts behave as they do with real speech.
 """
 
 from __future__ import annotations
@@ -194,6 +194,7 @@ class FakeThinker:
         self.token_s = token_s
         self.running = 0
         self.prompts: list[str] = []
+        self.forgotten: list[str] = []
         self.fail = False
 
     def think(
@@ -201,6 +202,7 @@ class FakeThinker:
         prompt: Sequence[int],
         sampling: SamplingParams,
         *,
+        call: str,
         tenant: str,
         deadline_s: float,
         scope: CancelScope,
@@ -211,6 +213,9 @@ class FakeThinker:
         self.prompts.append(flat)
         last_user = flat.rsplit("<u>", 1)[-1].split("|")[0]
         return FakeThinking(self, prompt, self.reply(last_user), scope)
+
+    def forget(self, call: str) -> None:
+        self.forgotten.append(call)
 
 
 class FakeSpeaker:

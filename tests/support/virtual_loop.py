@@ -1,4 +1,4 @@
-"""An event loop whose time jumps to the next timer when nothing is ready: minutes pass in milliseconds."""
+"""An event loop whose time jumps to the next timer: minutes pass in milliseconds."""
 
 from __future__ import annotations
 

@@ -39,6 +39,8 @@ def test_a_turn_is_heard_answered_and_remembered() -> None:
     assert times == sorted(times)
     assert scene.reason is EndReason.CALLER_HUNG_UP
     assert scene.thinker.running == 0
+    assert scene.call is not None
+    assert scene.thinker.forgotten == [scene.call.id], "the call's cache is freed at hang-up"
 
 
 def test_the_prompt_of_the_next_turn_starts_with_the_prompt_of_this_one() -> None:
@@ -236,7 +238,7 @@ def test_client_truncate_cuts_the_history_further() -> None:
         silence(100),
         lambda call: call.truncate(scene.of(ReplyDone)[0].reply, 500),
     )
-    spoken = [text for role, text in scene.history if role == "assistant"][0]
+    spoken = next(text for role, text in scene.history if role == "assistant")
     assert spoken == "one two"
 
 

@@ -206,7 +206,7 @@ _EVENTS = st.sampled_from(
         "over",
         "mute",
         "unmute",
-    ]  # fmt: skip
+    ]
 )
 
 

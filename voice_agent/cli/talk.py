@@ -1,4 +1,4 @@
-"""A complete call from a file: the caller's WAV at real-time pace through a live call's own code."""
+"""A complete call from a file: the caller's WAV at real-time pace through a live call's code."""
 
 from __future__ import annotations
 
@@ -193,5 +193,6 @@ async def run_talk(
     write_stereo(talk, out)
     report(talk, console)
     if json_path is not None:
-        json_path.write_text(json.dumps(talk.as_json(), indent=1) + "\n", "utf-8")
+        text = json.dumps(talk.as_json(), indent=1) + "\n"
+        await asyncio.to_thread(json_path.write_text, text, "utf-8")
     return talk
