@@ -10,8 +10,8 @@ Runs alternate (peer, ours, tuned peer) so that a change of the machine's load m
 Only ratios of one sitting count.
 
 Fair play: first sound is the first word of the model's own answer; greedy sampling and the same
-reply limit; a different nonce in every run's prompt; the prefix cache holds what the peer's prompt
-cache holds too (this call's own history and instructions). Cache hits and reply lengths are printed.
+reply limit; a different nonce in every run's prompt; the prefix cache holds what the peer's
+prompt cache holds too (this call's own history and instructions). Cache hits and reply lengths are printed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import secrets
 import signal
 import statistics
@@ -27,13 +26,15 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from loadtest.report import hardware, quantile, write_json
 
 SYSTEM = "You are a friendly phone agent. Answer in one short sentence."
 CLIPS = [
@@ -88,11 +89,6 @@ class Side:
         }
 
 
-def quantile(values: Sequence[float], q: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
-
-
 def main() -> None:
     a = arguments()
     a.out.mkdir(parents=True, exist_ok=True)
@@ -111,7 +107,7 @@ def main() -> None:
         "sessions": a.sessions,
         "sides": {name: side.summary() for name, side in sides.items() if side.turns},
     }
-    (a.out / "versus.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    write_json(a.out / "versus.json", report)
     show(report)
 
 
@@ -281,15 +277,6 @@ def _cpu_s(process: psutil.Process) -> float:
 def _busy_s() -> float:
     t = psutil.cpu_times()
     return float(sum(t) - t.idle - t.iowait - getattr(t, "guest", 0.0))
-
-
-def hardware() -> str:
-    model = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
-    return f"{psutil.cpu_count()} cores {model}"
 
 
 def show(report: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 Every message becomes a segment of token ids through the model's own chat template once, and is
 never rendered again, so the ids of turn n are a prefix of turn n+1 and the engine's prefix cache
-hits to the token. An interrupted reply is cut at the token boundary at or before the last heard word.
+hits to the token. An interrupted reply is cut at the token boundary at or before the last heard
+word.
 """
 
 from __future__ import annotations

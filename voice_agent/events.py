@@ -42,7 +42,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """The caller takes the floor. While our agent speaks this is sent only when barge-in is decided.
+    """The caller takes the floor. While our agent speaks: sent only when barge-in is decided.
 
     onset_ms: first voiced sample in media time (ms of audio since the call began).
     """

@@ -1,0 +1,1 @@
+"""Simulated callers. They are clients: nothing of ours is imported here."""
