@@ -11,7 +11,7 @@ Only ratios of one sitting count.
 
 Fair play: first sound is the first word of the model's own answer; greedy sampling and the same
 reply limit; a different nonce in every run's prompt; the prefix cache holds what the peer's
-prompt cache holds too (this call's own history and instructions). Cache hits and reply lengths are printed.
+prompt cache holds too (this call's own history and instructions). Reply lengths are printed.
 """
 
 from __future__ import annotations
