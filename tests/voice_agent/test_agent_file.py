@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from voice_agent.agent_file import (
+    AgentFile,
     AgentShelf,
+    Limits,
+    SamplingSettings,
     agent_names,
     find_agent,
     load_agent,
     shipped_agent,
 )
-from voice_agent.endpointing import PRESETS
+from voice_agent.endpointing import PRESETS, TurnTaking
 from voice_agent.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -130,3 +135,12 @@ def test_no_good_version_at_all(tmp_path: Path) -> None:
     write(tmp_path, "speed = 99\n")
     with pytest.raises(UsageError, match="VA441"):
         AgentShelf(tmp_path).get("a")
+
+
+def test_every_key_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "CONFIG.md").read_text("utf-8")
+    keys = set(AgentFile.model_fields) - {"name"}
+    keys |= {f.name for f in dataclasses.fields(TurnTaking)}
+    keys |= set(Limits.model_fields) | set(SamplingSettings.model_fields)
+    missing = [k for k in keys if not re.search(rf"`?\b{k}\b", text)]
+    assert missing == []
