@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import shutil
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,18 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def own_names() -> list[str]:
+    """How others may call this machine: its host name and the addresses of its interfaces."""
+    import psutil
+
+    names = [socket.gethostname()]
+    for addresses in psutil.net_if_addrs().values():
+        for one in addresses:
+            if one.family in (socket.AF_INET, socket.AF_INET6) and "%" not in one.address:
+                names.append(one.address)
+    return list(dict.fromkeys(names))
 
 
 def find_gpu() -> Gpu | None:

@@ -207,3 +207,15 @@ def test_a_certificate_of_our_own(tmp_path: Path) -> None:
     before = certificate.read_bytes()
     assert self_signed(tmp_path / "tls", "192.0.2.7")[0].read_bytes() == before
     assert b"BEGIN CERTIFICATE" in before
+
+
+def test_listening_everywhere_answers_to_the_machines_own_name() -> None:
+    from voice_agent.cli.serve import gateway_config
+    from voice_agent.config import Config
+
+    everywhere = Config.model_validate(
+        {"server": {"host": "0.0.0.0", "allowed_hosts": ["x.example"]}}
+    )
+    hosts = gateway_config(everywhere, 8080).allowed_hosts
+    assert {"x.example", socket.gethostname(), "127.0.0.1"} <= set(hosts)
+    assert gateway_config(Config(), 8080).allowed_hosts == ()

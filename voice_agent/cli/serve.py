@@ -24,8 +24,11 @@ from voice_agent.cli.tls import self_signed
 from voice_agent.config import Config
 from voice_agent.errors import UsageError
 from voice_agent.loading import load_stack
+from voice_agent.machine import own_names
 from voice_agent.models import data_dir
 from voice_agent.stack import Stack
+
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 def serve(config: Config) -> None:
@@ -41,13 +44,16 @@ def serve(config: Config) -> None:
 
 
 def gateway_config(config: Config, port: int) -> GatewayConfig:
-    """The gateway's own record, from ours."""
+    """The gateway's own record, from ours. Listening everywhere, it answers to this machine's own
+    name and addresses; any further name must be allowed."""
     server = config.server
+    own = own_names() if server.host in EVERYWHERE else []
+    bracketed = tuple(f"[{n}]" if ":" in n else n for n in own)
     return GatewayConfig(
         host=server.host,
         port=port,
         api_keys=server.api_keys,
-        allowed_hosts=server.allowed_hosts,
+        allowed_hosts=(*server.allowed_hosts, *bracketed),
         allowed_origins=server.allowed_origins,
         max_calls=server.max_calls,
     )
@@ -140,7 +146,7 @@ def announce(config: Config, door: GatewayConfig, stack: Stack) -> None:
         print(f"{'because':<15} {why}", file=sys.stderr)
     scheme = "https" if config.server.tls_self_signed else "http"
     host = "localhost" if is_loopback(door.host) else door.host
-    if host in ("0.0.0.0", "::"):
+    if host in EVERYWHERE:
         host = socket.gethostname()
     print(f"ready: {scheme}://{host}:{door.port}/", flush=True)
     if door.api_keys:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voice_agent.errors import UsageError
+from voice_agent.machine import own_names
 
 if TYPE_CHECKING:
     from cryptography.x509 import GeneralName
@@ -81,7 +81,7 @@ def _names(host: str) -> list[GeneralName]:
     from cryptography import x509
 
     names: dict[str, GeneralName] = {}
-    for one in ("localhost", "127.0.0.1", "::1", socket.gethostname(), host.strip("[]")):
+    for one in ("localhost", *own_names(), host.strip("[]")):
         try:
             names[one] = x509.IPAddress(ipaddress.ip_address(one))
         except ValueError:
