@@ -1,0 +1,72 @@
+"""What a configuration asks of the model choice, and real timings with the small models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from voice_agent import measure, selection
+from voice_agent.config import Config, ModelsConfig
+from voice_agent.errors import UsageError
+from voice_agent.machine import Gpu, Machine, inspect, own_names
+from voice_agent.models import ModelStore
+
+pytestmark = pytest.mark.model
+
+CPU = Machine("cpu", 2, frozenset({"avx2"}), 8000, 6000, None)
+
+
+def test_targets() -> None:
+    assert selection.target_ms(Config(), "cpu") == 600
+    assert selection.target_ms(Config(), "cuda") == 300
+    assert selection.target_ms(Config(target_ms=450), "cpu") == 450
+
+
+def test_devices() -> None:
+    gpu = Machine("cpu", 2, frozenset(), 8000, 6000, Gpu("G", 1, True))
+    assert selection.pick_device(Config(), CPU) == "cpu"
+    assert selection.pick_device(Config(), gpu) == "cuda"
+    assert selection.pick_device(Config(profile="cpu"), gpu) == "cpu"
+    with pytest.raises(UsageError, match="VA476"):
+        selection.pick_device(Config(profile="gpu"), CPU)
+
+
+def test_kokoro_counts_only_with_its_voices(tmp_path: Path) -> None:
+    own = tmp_path / "kokoro.onnx"
+    own.touch()
+    alone = ModelStore(tmp_path, sources={"kokoro-int8": str(own)})
+    need = selection.need_of(Config(), alone, CPU, "cpu")
+    assert "kokoro-int8" not in need.present
+    assert need.fetchable == selection.FETCHABLE_LLMS
+    both = ModelStore(tmp_path, sources={"kokoro-int8": str(own), "kokoro-voices": str(tmp_path)})
+    assert "kokoro-int8" in selection.need_of(Config(), both, CPU, "cpu").present
+    offline = Config(models=ModelsConfig(fetch=False))
+    assert selection.need_of(offline, both, CPU, "cpu").fetchable == ()
+
+
+def test_ensure_without_fetching_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"VA411.*fetch piper-joe"):
+        selection.ensure(ModelStore(tmp_path), ["piper-joe"], fetch=False)
+
+
+def test_this_machine() -> None:
+    machine = inspect(gpu=False)
+    assert machine.cores >= 1
+    assert 0 < machine.free_mb <= machine.memory_mb
+    assert "127.0.0.1" in own_names()
+
+
+def test_small_models_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "linear_speed", lambda device, threads: (20.0, 300.0))
+    monkeypatch.setattr(measure, "foreign_load", lambda: 0.0)
+    store = ModelStore()
+    monkeypatch.setattr(store, "present", lambda name: name in ("piper-joe", "whisper-tiny.en"))
+    stages: list[str] = []
+    cache = tmp_path / "speeds.json"
+    speeds = measure.measure(store, CPU, stage=stages.append, cache=cache)
+    assert stages == ["linear layers", "piper-joe", "whisper-tiny.en"]
+    assert speeds.stt_ms["whisper-tiny.en"] > 0
+    assert speeds.voice["piper-joe"].first_ms > 0
+    assert measure.measure(store, CPU, stage=stages.append, cache=cache) == speeds
+    assert len(stages) == 3
