@@ -75,7 +75,7 @@ def _last_revisions(talk: Talk) -> list[str]:
 async def test_a_barge_in_stops_the_voice_and_cuts_the_context_at_the_heard_word(
     stack: Stack,
 ) -> None:
-    pcm = np.concatenate([room(0.3), clip("ps_something"), room(4.0), clip("ps_goforward")])
+    pcm = np.concatenate([room(0.3), clip("ps_something"), room(2.2), clip("ps_goforward")])
     times: list[tuple[str, int]] = []
     frames: list[tuple[object, bool]] = []
 

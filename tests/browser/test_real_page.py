@@ -1,0 +1,37 @@
+"""The page in headless Chromium against the real server: a recorded person asks and cuts in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.clips import clip, plain, room
+from tests.support.real_server import RealServer
+from voice_agent.audio import resample, write_wav
+from voice_agent.types import IN_RATE
+
+pytestmark = [pytest.mark.browser, pytest.mark.e2e]
+
+
+def test_a_person_asks_is_answered_and_interrupts(
+    drive: Callable[..., dict[str, Any]], real_server: RealServer, tmp_path: Path
+) -> None:
+    wav = tmp_path / "person.wav"
+    question, cut_in = clip("ps_something"), clip("ps_goforward")
+    parts = [room(5.0), question, room(2.2), cut_in, room(12.0)]
+    write_wav(wav, resample(np.concatenate(parts), IN_RATE, 48_000), 48_000)
+    saw = drive(real_server.http, "call", wav=str(wav), width=1280, height=800, timeout=60_000)
+    assert saw["connected"]
+    assert "something" in plain(saw["transcripts"][0])
+    assert saw["agent_rms"] > 0.01
+    assert saw["heard_while_speaking"]
+    assert saw["barge_in"]["heard"]
+    assert saw["barge_in"]["unheard"], "the story was cut before its end"
+    assert "ms from your last sound" in saw["trace"]
+    assert saw["console_errors"] == []
+    assert saw["requests_elsewhere"] == []
+    assert saw["ended"] == "Call ended"
