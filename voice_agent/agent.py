@@ -18,8 +18,7 @@ from engine.errors import EngineError
 from . import logs
 from . import turn as tm
 from .context import Conversation
-from .ear import Ear
-from .endpointing import Edge, EdgeKind, Endpointer, TurnTaking
+from .endpointing import TurnTaking
 from .errors import InternalError, UsageError, VoiceAgentError
 from .events import (
     CallEnded,
@@ -28,19 +27,11 @@ from .events import (
     EndReason,
     Event,
     ReplyStatus,
-    SpeechStarted,
-    SpeechStopped,
-    TurnCommitted,
-    TurnReopened,
-    TurnTraced,
 )
-from .hearing import Hearing
-from .mouth import Mouth
 from .playout import Tick
 from .scope import CancelScope
-from .trace import Mark, TurnTrace
-from .types import IN_RATE, Frame, ReplyId, TurnId
-from .vad import VadWindow
+from .turns import Turns
+from .types import Frame, ReplyId
 
 if TYPE_CHECKING:
     from .stack import AgentRuntime, Stack
@@ -69,45 +60,28 @@ class Call:
         self._agent = agent
         self._clock = stack.clock
         self._on_event = on_event
-        self.state = tm.TurnState(
-            TurnId(self.id, -1), continuation_ms=agent.turn_taking.continuation_ms
-        )
-        self.conversation = Conversation(
-            stack.chat, stack.tokenizer, agent.file.instructions, stack.max_prompt_tokens
-        )
-        self._ear = Ear(
-            stack.vad, Endpointer(agent.turn_taking), self._clock, self._on_edge, self._on_window
-        )
-        self._hearing = Hearing(self, stack, self._ear)
-        self._mouth = Mouth(self, stack, agent, lead_ms)
-        self._traces: dict[int, TurnTrace] = {}
-        self._reopened = ""  # words of a re-opened message, to be joined by what follows
-        self._asked_to_respond: str | None = None  # client's request that waits for a manual commit
+        self._turns = Turns(self, stack, agent, lead_ms)
         self._group: asyncio.TaskGroup | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Future[EndReason] | None = None
         self._end_reason: EndReason | None = None
         self._started_s = self._active_s = self._clock.now()
-        self.turns_done = 0
-        self.auto_response = True
-        self.interruptible = True
-        self.manual_turns = False
 
     # ------------------------------------------------------------ transport side
 
     def hear(self, frame: Frame) -> None:
         """20 ms of the caller. Never blocks."""
-        self._ear.hear(frame)
+        self._turns.ear.hear(frame)
 
     def tick(self) -> Tick:
         """The next 20 ms for the caller, silence included. Called once per 20 ms of playback."""
-        return self._mouth.tick()
+        return self._turns.mouth.tick()
 
     @property
     def idle(self) -> bool:
         """Nobody speaks, nothing is being thought, transcribed or said."""
-        silent = self.state.caller in (tm.Caller.SILENT, tm.Caller.MUTED)
-        return silent and self._mouth.reply is None
+        silent = self._turns.state.caller in (tm.Caller.SILENT, tm.Caller.MUTED)
+        return silent and self._turns.mouth.reply is None
 
     async def run(self) -> EndReason:
         """The whole life of the call. Cancelling it means that the transport was lost."""
@@ -126,14 +100,14 @@ class Call:
             self.fault(fault, fatal=True)
         finally:
             self._group = None
-            self._mouth.withdraw()
-            self._hearing.clear()
+            self._turns.mouth.withdraw()
+            self._turns.hearing.clear()
             self._stack.thinker.forget(self.id)
             logs.call_ended(
                 self.id,
                 reason,
                 duration_s=self._clock.now() - self._started_s,
-                turns=self.turns_done,
+                turns=self._turns.n_done,
                 agent=self._agent.file.name,
             )
             self.emit(CallEnded(self.id, reason))
@@ -142,12 +116,12 @@ class Call:
     async def _live(self, ended: asyncio.Future[EndReason]) -> EndReason:
         async with asyncio.TaskGroup() as group:
             self._group = group
-            jobs = [group.create_task(self._ear.run()), group.create_task(self._watch())]
+            jobs = [group.create_task(self._turns.ear.run()), group.create_task(self._watch())]
             if self._agent.greeting is not None:
-                self.apply(tm.ReplyBegins())
-                self._mouth.say(self._agent.greeting)
+                self._turns.apply(tm.ReplyBegins())
+                self._turns.mouth.say(self._agent.greeting)
             reason = await ended
-            self._mouth.withdraw()
+            self._turns.mouth.withdraw()
             self._group = None  # nothing new starts
             for job in (*jobs, *self._jobs):
                 job.cancel()
@@ -168,11 +142,37 @@ class Call:
         if self._agent.goodbye is None:
             self.hang_up(reason)
             return
-        self._mouth.withdraw()
-        self.apply(tm.ReplyBegins(tm.Floor.DRAINING))
-        self._mouth.say(self._agent.goodbye)
+        self._turns.mouth.withdraw()
+        self._turns.apply(tm.ReplyBegins(tm.Floor.DRAINING))
+        self._turns.mouth.say(self._agent.goodbye)
 
     # ------------------------------------------------------------ client control
+
+    @property
+    def auto_response(self) -> bool:
+        """Whether a committed turn is answered unasked."""
+        return self._turns.auto_response
+
+    @auto_response.setter
+    def auto_response(self, on: bool) -> None:
+        self._turns.auto_response = on
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether the caller's voice may stop ours."""
+        return self._turns.interruptible
+
+    @interruptible.setter
+    def interruptible(self, on: bool) -> None:
+        self._turns.interruptible = on
+
+    @property
+    def manual_turns(self) -> bool:
+        return self._turns.manual
+
+    @manual_turns.setter
+    def manual_turns(self, on: bool) -> None:
+        self.use_manual_turns(on)
 
     def update(
         self,
@@ -187,53 +187,53 @@ class Call:
         """Change the call for replies that start from now on. After UsageError nothing changed."""
         if instructions is not None:
             self._stack.check_instructions(instructions)
-        self._mouth.configure(
+        self._turns.mouth.configure(
             voice=voice,
             speed=speed,
             max_output_tokens=max_output_tokens,
             temperature=temperature,
         )
         if instructions is not None:
-            self.conversation.set_instructions(instructions)
+            self._turns.conversation.set_instructions(instructions)
         if turn_taking is not None:
-            self._ear.endpointer.configure(turn_taking)
+            self._turns.ear.endpointer.configure(turn_taking)
 
     def mute(self, on: bool) -> None:
         """While muted the caller's sound is replaced by silence."""
-        self._ear.muted = on
-        self.apply(tm.Mute(on))
+        self._turns.ear.muted = on
+        self._turns.apply(tm.Mute(on))
 
     def add_message(self, role: str, text: str) -> None:
         """A typed message: "user", "system" or "assistant". Raises UsageError for other roles."""
         if role == "user":
-            self.conversation.add_user(text)
+            self._turns.conversation.add_user(text)
         elif role == "system":
-            self.conversation.add_system(text)
+            self._turns.conversation.add_system(text)
         elif role == "assistant":
             ids = self._stack.tokenizer.encode(text)
-            self.conversation.add_assistant(ids, text, len(text))
+            self._turns.conversation.add_assistant(ids, text, len(text))
         else:
             raise UsageError(f"unknown role {role!r}: use user, system or assistant", code="VA111")
         self._active_s = self._clock.now()
 
     def respond(self, instructions: str | None = None) -> bool:
         """Answer the history as it stands. False if a reply already has the floor."""
-        if self._mouth.reply is not None:
+        if self._turns.mouth.reply is not None:
             return False
-        if self.manual_turns and self.state.caller is tm.Caller.PAUSED:
-            self._asked_to_respond = instructions or ""
+        if self._turns.manual and self._turns.state.caller is tm.Caller.PAUSED:
+            self._turns.asked_to_respond = instructions or ""
             return True
-        self._mouth.cancel_early()
-        self.apply(tm.ReplyBegins())
-        self._answer(None, instructions)
+        self._turns.mouth.cancel_early()
+        self._turns.apply(tm.ReplyBegins())
+        self._turns.answer(None, instructions)
         return True
 
     def cancel_reply(self) -> bool:
         """The client withdraws the reply being made or spoken; heard words stay in the history."""
-        self._mouth.cancel_early()
-        if self._mouth.reply is None:
+        self._turns.mouth.cancel_early()
+        if self._turns.mouth.reply is None:
             return False
-        self._mouth.over(ReplyStatus.CANCELLED)
+        self._turns.mouth.over(ReplyStatus.CANCELLED)
         return True
 
     def truncate(self, reply: ReplyId, audio_ms: int) -> int:
@@ -241,209 +241,53 @@ class Call:
 
         Returns the ms that count. Raises UsageError past what was sent, or for an older reply.
         """
-        return self._mouth.truncate(reply, audio_ms)
+        return self._turns.mouth.truncate(reply, audio_ms)
 
     def use_manual_turns(self, on: bool) -> None:
         """On: no turn detection; everything heard until `commit_audio` is one turn."""
-        if on == self.manual_turns:
+        if on == self._turns.manual:
             return
-        self.manual_turns = on
+        self._turns.manual = on
         self.clear_audio()
 
     def commit_audio(self) -> bool:
         """What was heard since the last commit is a turn. False if there was (almost) nothing."""
-        now_ms = self._ear.now_ms
-        if self.manual_turns:
-            ms = self._hearing.manual_ms
-            if ms < MIN_MANUAL_MS or self.state.caller is not tm.Caller.SILENT:
+        now_ms = self._turns.ear.now_ms
+        if self._turns.manual:
+            ms = self._turns.hearing.manual_ms
+            if ms < MIN_MANUAL_MS or self._turns.state.caller is not tm.Caller.SILENT:
                 return False
-            self.apply(tm.Onset(max(0, now_ms - ms)))
-        elif self.state.caller is tm.Caller.SILENT:
+            self._turns.apply(tm.Onset(max(0, now_ms - ms)))
+        elif self._turns.state.caller is tm.Caller.SILENT:
             return False
-        self._ear.endpointer.reset()
-        self.apply(tm.Pause(now_ms))
-        self.apply(tm.Ended(now_ms))
+        self._turns.ear.endpointer.reset()
+        self._turns.apply(tm.Pause(now_ms))
+        self._turns.apply(tm.Ended(now_ms))
         return True
 
     def clear_audio(self) -> None:
         """Forget what the caller said and was not committed."""
-        self._ear.endpointer.reset()
-        if self.state.caller in (tm.Caller.SPEAKING, tm.Caller.PAUSED):
-            self.apply(tm.Mute(True))
-            self.apply(tm.Mute(False))
-        self._after_utterance()
-
-    # ------------------------------------------------------------ the machine
-
-    def trace_of(self, turn: TurnId) -> TurnTrace:
-        return self._traces.setdefault(turn.index, TurnTrace(turn))
-
-    def _on_edge(self, edge: Edge) -> None:
-        if self.manual_turns:
-            return
-        ms = edge.sample * 1000 // IN_RATE
-        match edge.kind:
-            case EdgeKind.ONSET:
-                if self._mouth.reply is None or self.interruptible:
-                    self.apply(tm.Onset(ms))
-            case EdgeKind.PAUSE:
-                self.apply(tm.Pause(ms))
-            case EdgeKind.RESUMED:
-                self.apply(tm.Resumed())
-            case EdgeKind.ENDED:
-                self.apply(tm.Ended(ms))
-
-    def _on_window(self, window: VadWindow) -> None:
-        self._hearing.on_window(window)
-
-    def apply(self, event: tm.Event) -> None:
-        self.state, effects = tm.step(self.state, event)
-        for effect in effects:
-            self._do(effect)
-
-    def _do(self, effect: tm.Effect) -> None:
-        match effect:
-            case tm.Listen():
-                self._listen(effect)
-            case tm.Revise(_, new):
-                self._mouth.cancel_early()
-                self._hearing.revise(new)
-                self.trace_of(new).turn = new
-            case tm.Transcribe(turn):
-                self._hearing.transcribe_pause(turn)
-            case tm.ThinkEarly(turn, text):
-                self._think_early(turn, text)
-            case tm.Commit():
-                self._commit(effect)
-            case tm.NoInput():
-                self._no_input(effect)
-            case tm.Hold():
-                self._mouth.hold()
-            case tm.Resume():
-                self._mouth.resume()
-            case tm.Interrupt(turn, onset_ms):
-                self._interrupt(turn, onset_ms)
-            case tm.Reopen():
-                self._reopen(effect)
-            case tm.Dismiss(turn):
-                self._mouth.cancel_early()
-                self._traces.pop(turn.index, None)
-                self._after_utterance()
-
-    def _listen(self, effect: tm.Listen) -> None:
-        self._active_s = self._clock.now()
-        onset = effect.onset_ms * IN_RATE // 1000
-        trace = self.trace_of(effect.turn)
-        trace.mark(Mark.SPEECH_START, self._ear.clock_at(onset))
-        self._hearing.start(effect.turn, onset)
-        if not effect.candidate:
-            self.emit(SpeechStarted(effect.turn, effect.onset_ms))
-
-    def _think_early(self, turn: TurnId, text: str) -> None:
-        if not self.auto_response or self.manual_turns or self._mouth.reply is not None:
-            return
-        joined = self._joined(text)
-        self._mouth.think_early(self.trace_of(turn), joined, self.conversation.prompt(joined))
-
-    def _commit(self, effect: tm.Commit) -> None:
-        turn, text = effect.turn, self._joined(effect.text)
-        trace = self._close_utterance(turn, effect.end_ms, text)
-        self.conversation.add_user(text)
-        asked, self._asked_to_respond = self._asked_to_respond, None
-        if asked is None and (self.manual_turns or not self.auto_response):
-            self._mouth.cancel_early()
-            self.trace_done(trace, "not_answered")
-            self.apply(tm.ReplyOver())
-        elif not self._mouth.release_early(trace, text):
-            self._answer(trace, asked)
-
-    def _close_utterance(self, turn: TurnId, end_ms: int, text: str) -> TurnTrace:
-        """The caller's part of the turn is over: one transcript, one deadline."""
-        trace = self.trace_of(turn)
-        trace.turn, trace.transcript = turn, text
-        self._reopened = ""
-        end_s = self._ear.clock_at(end_ms * IN_RATE // 1000)
-        trace.mark(Mark.SPEECH_END, end_s, force=True)
-        trace.mark(Mark.COMMIT, self._clock.now(), force=True)
-        trace.deadline_s = end_s + self._stack.target_s
-        self._after_utterance()
-        self.emit(SpeechStopped(turn, end_ms))
-        self.emit(TurnCommitted(turn, text))
-        return trace
-
-    def _after_utterance(self) -> None:
-        self._hearing.clear()
-        if self.manual_turns:
-            self._hearing.buffer_manually()
-
-    def _no_input(self, effect: tm.NoInput) -> None:
-        self._mouth.cancel_early()
-        kept = self._reopened
-        trace = self._close_utterance(effect.turn, self.state.last_voiced_ms, kept)
-        if kept:  # a re-opened message whose continuation had no words stands as it was
-            self.conversation.add_user(kept)
-            self.apply(tm.ReplyBegins())
-            self._answer(trace, None)
-        elif (
-            effect.speech_ms >= RECOVERY_SPEECH_MS
-            and self.auto_response
-            and not self.manual_turns
-            and self._mouth.may_recover()
-        ):
-            self.apply(tm.ReplyBegins())
-            self._mouth.recover(trace)
-        else:
-            self.trace_done(trace, "no_input")
-
-    def _interrupt(self, turn: TurnId, onset_ms: int) -> None:
-        reply = self._mouth.reply
-        if reply is not None and reply.trace is not None:
-            onset_s = self._ear.clock_at(onset_ms * IN_RATE // 1000)
-            reply.trace.mark(Mark.BARGE_IN_ONSET, onset_s)
-            reply.trace.mark(Mark.BARGE_IN_DECIDED, self._clock.now())
-        self._mouth.over(ReplyStatus.INTERRUPTED)
-        self.emit(SpeechStarted(turn, onset_ms))
-
-    def _reopen(self, effect: tm.Reopen) -> None:
-        """The caller goes on with what we had just committed."""
-        trace = self._traces.get(effect.old.index)
-        heard = self._mouth.over(ReplyStatus.INTERRUPTED, finish_trace=False)
-        if heard == 0:  # take the message back; its words join what follows
-            self._reopened = self.conversation.reopen_user() or ""
-            self.emit(TurnReopened(effect.old))
-        self._traces.pop(effect.old.index + 1, None)
-        self._hearing.revise(effect.turn)
-        trace = trace or TurnTrace(effect.turn)
-        trace.turn = effect.turn
-        trace.marks = {k: v for k, v in trace.marks.items() if k is Mark.SPEECH_START}
-        self._traces[effect.turn.index] = trace
-        self.emit(SpeechStarted(effect.turn, effect.onset_ms))
-
-    def _joined(self, text: str) -> str:
-        return f"{self._reopened} {text}".strip()
-
-    def _answer(self, trace: TurnTrace | None, extra: str | None) -> None:
-        if extra:
-            self.conversation.add_system(extra)
-        turn = trace.turn if trace is not None else None
-        self._mouth.answer(turn, trace, self.conversation.prompt())
-
-    def reply_over(self, status: ReplyStatus) -> None:
-        """Called by the mouth when the reply with the floor ended; the history is up to date."""
-        self._active_s = self._clock.now()
-        self.apply(tm.ReplyOver())
-        self.conversation.make_room()
-        if self._end_reason is not None and status is not ReplyStatus.CANCELLED:
-            self.hang_up(self._end_reason)
-
-    def trace_done(self, trace: TurnTrace, outcome: str) -> None:
-        trace.outcome = outcome
-        self._traces.pop(trace.turn.index, None)
-        self.turns_done += 1
-        logs.turn_done(trace, content=self._stack.log_content)
-        self.emit(TurnTraced(trace))
+        self._turns.ear.endpointer.reset()
+        if self._turns.state.caller in (tm.Caller.SPEAKING, tm.Caller.PAUSED):
+            self._turns.apply(tm.Mute(True))
+            self._turns.apply(tm.Mute(False))
+        self._turns.after_utterance()
 
     # ------------------------------------------------------------ plumbing
+
+    @property
+    def conversation(self) -> Conversation:
+        """The history so far."""
+        return self._turns.conversation
+
+    def touch(self) -> None:
+        """Something happened: the call is not idle."""
+        self._active_s = self._clock.now()
+
+    def reply_ended(self) -> None:
+        """A reply has left to its last sample or was cut; after the last words, hang up."""
+        if self._end_reason is not None:
+            self.hang_up(self._end_reason)
 
     def emit(self, event: Event) -> None:
         try:
@@ -485,9 +329,12 @@ class Call:
         while True:
             await asyncio.sleep(WATCH_S)
             now = self._clock.now()
-            self._mouth.watch(now)
-            self._hearing.watch(now)
-            if self.state.caller is tm.Caller.SPEAKING or self._mouth.reply is not None:
+            self._turns.mouth.watch(now)
+            self._turns.hearing.watch(now)
+            if (
+                self._turns.state.caller is tm.Caller.SPEAKING
+                or self._turns.mouth.reply is not None
+            ):
                 self._active_s = now
             if now - self._started_s > limits.max_call_s:
                 self.say_goodbye(EndReason.MAX_DURATION)

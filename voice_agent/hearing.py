@@ -17,8 +17,8 @@ from .types import IN_RATE, TurnId
 from .vad import VadWindow
 
 if TYPE_CHECKING:
-    from .agent import Call
     from .stack import Stack
+    from .turns import Turns
 
 TRANSCRIPT_WITHIN_S = 5.0
 VOICED_PROB = 0.5
@@ -33,8 +33,8 @@ def classify(transcript: Transcript) -> tm.Speech:
 class Hearing:
     """Owns the utterance from onset to commit and the passes over it."""
 
-    def __init__(self, call: Call, stack: Stack, ear: Ear) -> None:
-        self._call = call
+    def __init__(self, turns: Turns, stack: Stack, ear: Ear) -> None:
+        self._turns = turns
         self._stack = stack
         self._ear = ear
         self._clock = stack.clock
@@ -45,7 +45,7 @@ class Hearing:
 
     def start(self, turn: TurnId, onset_sample: int) -> None:
         self._turn = turn
-        if not self._call.manual_turns or self._utterance is None:
+        if not self._turns.manual or self._utterance is None:
             self._utterance = Utterance(self._stack.recognizer)
             self._ear.start_utterance(self._utterance, onset_sample)
         self._policy.begin(onset_sample)
@@ -68,8 +68,8 @@ class Hearing:
         """32 ms more were scored: run a partial pass if the policy wants one."""
         if self._utterance is None or self._turn is None:
             return
-        state = self._call.state
-        if state.caller is not tm.Caller.SPEAKING or self._call.manual_turns:
+        state = self._turns.state
+        if state.caller is not tm.Caller.SPEAKING or self._turns.manual:
             return
         why = self._policy.due(
             window.start_sample,
@@ -78,17 +78,17 @@ class Hearing:
             agent_speaking=state.candidate,
         )
         if why is not None:
-            self._call.spawn(self._pass(self._turn, self._utterance, complete=False))
+            self._turns.call.spawn(self._pass(self._turn, self._utterance, complete=False))
 
     def transcribe_pause(self, turn: TurnId) -> None:
         if self._utterance is None:
             return
         self._asked_s = self._clock.now()
-        self._call.trace_of(turn).mark(Mark.PAUSE, self._asked_s, force=True)
+        self._turns.trace_of(turn).mark(Mark.PAUSE, self._asked_s, force=True)
         self._policy.pause(self._ear.endpointer.last_voiced_sample, self._ear.samples)
-        self._call.spawn(self._pass(turn, self._utterance, complete=True))
-        if self._stack.smart_turn is not None and not self._call.manual_turns:
-            self._call.spawn(self._score(turn))
+        self._turns.call.spawn(self._pass(turn, self._utterance, complete=True))
+        if self._stack.smart_turn is not None and not self._turns.manual:
+            self._turns.call.spawn(self._score(turn))
 
     async def _pass(self, turn: TurnId, utterance: Utterance, *, complete: bool) -> None:
         transcript: Transcript | None = None
@@ -96,27 +96,27 @@ class Hearing:
             deadline_s = self._clock.now() + self._stack.target_s
             transcript = await utterance.transcribe(deadline_s=deadline_s, pause=complete)
         except VoiceAgentError as error:
-            self._call.fault(error)
+            self._turns.call.fault(error)
         if utterance is not self._utterance or turn != self._turn:
             return  # its words come again with the next pass
         self._publish(turn, transcript, complete)
 
     def _publish(self, turn: TurnId, transcript: Transcript | None, complete: bool) -> None:
-        trace = self._call.trace_of(turn)
+        trace = self._turns.trace_of(turn)
         if complete:
             self._asked_s = None
             trace.mark(Mark.TRANSCRIPT, self._clock.now(), force=True)
         else:
             trace.partials += 1
         if transcript is None:
-            self._call.apply(tm.Heard(turn, "", tm.Speech.NOTHING, complete))
+            self._turns.apply(tm.Heard(turn, "", tm.Speech.NOTHING, complete))
             return
         trace.confirmed_words_at_end = transcript.n_confirmed
         if complete:
             self._ear.endpointer.set_evidence(transcript.text)
-        self._call.apply(tm.Heard(turn, transcript.text, classify(transcript), complete))
-        if transcript.words and not self._call.state.candidate and self._turn is not None:
-            self._call.emit(Partial(self._turn, transcript.confirmed, transcript.tail))
+        self._turns.apply(tm.Heard(turn, transcript.text, classify(transcript), complete))
+        if transcript.words and not self._turns.state.candidate and self._turn is not None:
+            self._turns.call.emit(Partial(self._turn, transcript.confirmed, transcript.tail))
 
     async def _score(self, turn: TurnId) -> None:
         """How likely the caller is done, from the sound of it."""
@@ -126,18 +126,18 @@ class Hearing:
         p_complete = await smart_turn.score(self._ear.smart_turn_window())
         if p_complete is None:
             return
-        if turn == self._turn and self._call.state.caller is tm.Caller.PAUSED:
+        if turn == self._turn and self._turns.state.caller is tm.Caller.PAUSED:
             self._ear.set_completion(p_complete)
 
     def watch(self, now_s: float) -> None:
         """A pass that never answers must not leave the caller in silence."""
         if self._asked_s is None or self._turn is None:
             return
-        if now_s - self._asked_s < TRANSCRIPT_WITHIN_S or not self._call.state.ended:
+        if now_s - self._asked_s < TRANSCRIPT_WITHIN_S or not self._turns.state.ended:
             return
         self._asked_s = None
-        self._call.fault(InternalError("no transcript in time", code="VA310"))
-        self._call.apply(tm.Heard(self._turn, "", tm.Speech.NOTHING, True))
+        self._turns.call.fault(InternalError("no transcript in time", code="VA310"))
+        self._turns.apply(tm.Heard(self._turn, "", tm.Speech.NOTHING, True))
 
     # ------------------------------------------------------------ manual turns
 

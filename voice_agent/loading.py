@@ -29,7 +29,7 @@ from .smart_turn import SmartTurn
 from .stack import ANSWER_WITHIN_S, Choice, Progress, Stack
 from .stt.whisper import WhisperRecognizer
 from .think import EngineThinker
-from .tts.base import AudioPiece, Clause, Voice
+from .tts.base import AudioPiece, Clause, Styled, Voice
 from .tts.service import VoiceService
 from .vad import VadService
 
@@ -93,7 +93,6 @@ def _load(config: Config, progress: Progress) -> Stack:
     progress("warming the engine", None)
     engine.warm()
 
-    named: Speaker = NamedVoice(voices, voice)
     return Stack(
         clock=clock,
         vad=vad,
@@ -102,7 +101,7 @@ def _load(config: Config, progress: Progress) -> Stack:
         thinker=EngineThinker(engine),
         chat=engine.chat,
         tokenizer=engine.tokenizer,
-        speakers={voice.name: named},
+        speakers=_speakers(voices, voice),
         default_voice=voice.name,
         shelf=AgentShelf(config.agents_dir),
         names=_agent_order(config),
@@ -193,6 +192,14 @@ def _engine(config: Config, machine: Machine, path: Path, clock: MonotonicClock)
         ),
         clock,
     )
+
+
+def _speakers(service: VoiceService, voice: Voice) -> dict[str, Speaker]:
+    """The loaded voice, and each style of a model that has several, by name."""
+    named: dict[str, Speaker] = {voice.name: NamedVoice(service, voice)}
+    if isinstance(voice, Styled):
+        named |= {n: NamedVoice(service, voice.styled(n)) for n in voice.style_names}
+    return named
 
 
 def _agent_order(config: Config) -> list[str]:

@@ -22,8 +22,8 @@ from .tts.base import Clause
 from .types import OUT_RATE, ReplyId, TurnId
 
 if TYPE_CHECKING:
-    from .agent import Call
     from .stack import AgentRuntime, FixedSpeech, Stack
+    from .turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ _EARLY_MARKS = (
 class Mouth:
     """Owns the playout and the replies of one call."""
 
-    def __init__(self, call: Call, stack: Stack, agent: AgentRuntime, lead_ms: int) -> None:
-        self._call = call
+    def __init__(self, turns: Turns, stack: Stack, agent: AgentRuntime, lead_ms: int) -> None:
+        self._turns = turns
         self._stack = stack
         self._agent = agent
         self._clock = stack.clock
@@ -73,7 +73,7 @@ class Mouth:
         chars = self._playout.heard(self._lead).chars
         if chars > self._chars_heard:
             self._chars_heard = chars
-            self._call.emit(WordsHeard(reply.id, chars))
+            self._turns.call.emit(WordsHeard(reply.id, chars))
         if tick.finished == reply.id:
             self.over(ReplyStatus.COMPLETED)
         else:
@@ -87,7 +87,7 @@ class Mouth:
             reply.trace.mark(Mark.FIRST_SOUND, self._clock.now())
         if not reply.fixed:
             self._recoveries = 0
-        self._call.apply(tm.FirstSound())
+        self._turns.apply(tm.FirstSound())
 
     def hold(self) -> None:
         self._playout.hold()
@@ -117,7 +117,7 @@ class Mouth:
     # ------------------------------------------------------------ starting replies
 
     def _new(self, turn: TurnId | None, trace: TurnTrace | None, deadline_s: float) -> Reply:
-        reply_id = ReplyId(self._call.id, self._n_replies, turn)
+        reply_id = ReplyId(self._turns.call.id, self._n_replies, turn)
         self._n_replies += 1
         return Reply(
             reply_id,
@@ -135,10 +135,10 @@ class Mouth:
             self._stack.thinker,
             prompt,
             self._sampling,
-            call=self._call.id,
+            call=self._turns.call.id,
             tenant=self._agent.file.tenant,
         )
-        self._call.spawn(job, reply.scope)
+        self._turns.call.spawn(job, reply.scope)
 
     def think_early(self, trace: TurnTrace, text: str, prompt: Sequence[int]) -> None:
         """Work without side effects: the answer the caller gets if this pause is the end."""
@@ -172,7 +172,7 @@ class Mouth:
         if speech.clauses is not None:
             reply.say(speech.clauses, speech.ids)
             return
-        self._call.spawn(reply.recite(speech.text, speech.ids), reply.scope)
+        self._turns.call.spawn(reply.recite(speech.text, speech.ids), reply.scope)
 
     def may_recover(self) -> bool:
         """A recovery is spoken at most once in 10 s and twice in a row."""
@@ -191,9 +191,9 @@ class Mouth:
         self._answer_by_s = self._clock.now() + self._stack.answer_within_s
         if trace is not None:
             trace.reply = reply.id
-        self._call.emit(ReplyStarted(reply.id))
+        self._turns.call.emit(ReplyStarted(reply.id))
         reply.release(trace.deadline_s if trace is not None else None)
-        if self._call.state.floor is tm.Floor.HELD:
+        if self._turns.state.floor is tm.Floor.HELD:
             self._playout.hold()
 
     # ------------------------------------------------------------ ending replies
@@ -235,12 +235,12 @@ class Mouth:
         if limit_ms is not None:
             at = self._playout.heard_at(reply.id, limit_ms * OUT_RATE // 1000)
             chars, samples = min(chars, at.chars), min(samples, at.samples)
-        kept = self._call.conversation.add_assistant(reply.ids, reply.text, chars)
+        kept = self._turns.conversation.add_assistant(reply.ids, reply.text, chars)
         self._last = reply.id
         if reply.trace is not None:
             self._close_trace(reply, reply.trace, status, kept, finish_trace)
         usage = reply.usage
-        self._call.emit(
+        self._turns.call.emit(
             ReplyDone(
                 reply.id,
                 status,
@@ -252,7 +252,7 @@ class Mouth:
                 output_tokens=usage.output_tokens if usage else len(reply.ids),
             )
         )
-        self._call.reply_over(status)
+        self._turns.reply_over(status)
         return chars
 
     def truncate(self, reply: ReplyId, audio_ms: int) -> int:
@@ -269,7 +269,7 @@ class Mouth:
         if audio_ms * OUT_RATE // 1000 > sent + OUT_RATE // 50:
             sent_ms = sent * 1000 // OUT_RATE
             raise UsageError(f"audio_end_ms {audio_ms} is past the {sent_ms} ms sent", code="VA113")
-        self._call.conversation.truncate_last(at.chars)
+        self._turns.conversation.truncate_last(at.chars)
         return at.samples * 1000 // OUT_RATE
 
     def _close_trace(
@@ -284,13 +284,13 @@ class Mouth:
         trace.mark(Mark.LAST_SOUND, self._clock.now())
         if finish:
             spoken = "recovery" if reply.fixed else "spoken"
-            self._call.trace_done(trace, spoken if self._sounded else status.value)
+            self._turns.trace_done(trace, spoken if self._sounded else status.value)
 
     # ------------------------------------------------------------ ReplyListener
 
     def reply_text(self, reply: Reply, clause: Clause) -> None:
         if reply is self.reply:
-            self._call.emit(ReplyText(reply.id, clause.text))
+            self._turns.call.emit(ReplyText(reply.id, clause.text))
 
     def reply_produced(self, reply: Reply) -> None:
         """All of its audio is in playout; it ends when the last sample has left."""
@@ -301,19 +301,19 @@ class Mouth:
             return
         if reply is not self.reply:
             return
-        self._call.fault(error)
+        self._turns.call.fault(error)
         trace, silent = reply.trace, not self._sounded
         recover = silent and self._recoveries < RECOVERIES_IN_A_ROW and not reply.fixed
         self.over(ReplyStatus.FAILED, finish_trace=not recover)
         if recover:
-            self._call.apply(tm.ReplyBegins())
+            self._turns.apply(tm.ReplyBegins())
             self.recover(trace)
 
     def watch(self, now_s: float) -> None:
         """Commit to first sound is bounded: past it the caller is told, not left in silence."""
         if self._answer_by_s is None or now_s < self._answer_by_s or self.reply is None:
             return
-        if self._call.state.floor is tm.Floor.HELD:
+        if self._turns.state.floor is tm.Floor.HELD:
             return
         self._answer_by_s = None
         error = InternalError("the answer made no sound in time", code="VA321")

@@ -65,6 +65,7 @@ class Response:
         self._metadata = metadata
         self._encode = _Encoder(settings.output_format)
         self._open = False
+        self._previous: str | None = None  # id of the item before ours
         self._sent = 0  # samples at 24 kHz, on the client's own axis
         self._starts: list[int] = []  # client axis ...
         self._offsets: list[int] = []  # ... and the reply's sample sent there
@@ -106,8 +107,10 @@ class Response:
         self._open = True
         place = {"response_id": self.id, "output_index": 0}
         self._emit("response.output_item.added", **place, item=self.item.wire())
-        previous = self._conversation.add(self.item)
-        self._emit("conversation.item.added", previous_item_id=previous, item=self.item.wire())
+        self._previous = self._conversation.add(self.item)
+        self._emit(
+            "conversation.item.added", previous_item_id=self._previous, item=self.item.wire()
+        )
         self._emit("response.content_part.added", **self._place, part=self._part(""))
 
     def _part(self, text: str) -> dict[str, Any]:
@@ -179,7 +182,7 @@ class Response:
             self._emit("response.output_audio_transcript.done", **self._place, transcript=self.text)
         self._emit("response.content_part.done", **self._place, part=self._part(self.text))
         # the history keeps what was heard; the item on the wire, until truncated, what was sent
-        self._emit("conversation.item.done", item=self.item.wire(), previous_item_id=None)
+        self._emit("conversation.item.done", previous_item_id=self._previous, item=self.item.wire())
         place = {"response_id": self.id, "output_index": 0}
         self._emit("response.output_item.done", **place, item=self.item.wire())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from voice_agent.types import Pcm16
 
@@ -78,3 +78,15 @@ class Voice(Protocol):
         ...
 
     def warm(self) -> None: ...
+
+
+@runtime_checkable
+class Styled(Protocol):
+    """A voice model with several speakers that share its weights."""
+
+    @property
+    def style_names(self) -> list[str]: ...
+
+    def styled(self, style: str) -> Voice:
+        """Raises UsageError listing the names."""
+        ...

@@ -1,0 +1,229 @@
+"""A call's turns: the turn machine's state, and the one place where its effects are carried out.
+
+Edges of the ear, transcripts and ends of replies come in through `apply`; `_do` turns each effect
+into work of the hearing, the mouth or the history. One trace per turn lives here until it is
+emitted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import logs
+from . import turn as tm
+from .context import Conversation
+from .ear import Ear
+from .endpointing import Edge, EdgeKind, Endpointer
+from .events import (
+    ReplyStatus,
+    SpeechStarted,
+    SpeechStopped,
+    TurnCommitted,
+    TurnReopened,
+    TurnTraced,
+)
+from .hearing import Hearing
+from .mouth import Mouth
+from .trace import Mark, TurnTrace
+from .types import IN_RATE, TurnId
+from .vad import VadWindow
+
+if TYPE_CHECKING:
+    from .agent import Call
+    from .stack import AgentRuntime, Stack
+
+RECOVERY_SPEECH_MS = 600
+
+
+class Turns:
+    """Owns the conversation of one call: what was said, whose turn it is, what follows."""
+
+    def __init__(self, call: Call, stack: Stack, agent: AgentRuntime, lead_ms: int) -> None:
+        self.call = call
+        self._stack = stack
+        self._clock = stack.clock
+        self.state = tm.TurnState(
+            TurnId(call.id, -1), continuation_ms=agent.turn_taking.continuation_ms
+        )
+        self.conversation = Conversation(
+            stack.chat, stack.tokenizer, agent.file.instructions, stack.max_prompt_tokens
+        )
+        endpointer = Endpointer(agent.turn_taking)
+        self.ear = Ear(stack.vad, endpointer, self._clock, self._on_edge, self._on_window)
+        self.hearing = Hearing(self, stack, self.ear)
+        self.mouth = Mouth(self, stack, agent, lead_ms)
+        self._traces: dict[int, TurnTrace] = {}
+        self._reopened = ""  # words of a re-opened message, to be joined by what follows
+        self.asked_to_respond: str | None = None  # client's request that waits for a manual commit
+        self.n_done = 0
+        self.auto_response = True
+        self.interruptible = True
+        self.manual = False
+
+    def trace_of(self, turn: TurnId) -> TurnTrace:
+        return self._traces.setdefault(turn.index, TurnTrace(turn))
+
+    def _on_edge(self, edge: Edge) -> None:
+        if self.manual:
+            return
+        ms = edge.sample * 1000 // IN_RATE
+        match edge.kind:
+            case EdgeKind.ONSET:
+                if self.mouth.reply is None or self.interruptible:
+                    self.apply(tm.Onset(ms))
+            case EdgeKind.PAUSE:
+                self.apply(tm.Pause(ms))
+            case EdgeKind.RESUMED:
+                self.apply(tm.Resumed())
+            case EdgeKind.ENDED:
+                self.apply(tm.Ended(ms))
+
+    def _on_window(self, window: VadWindow) -> None:
+        self.hearing.on_window(window)
+
+    def apply(self, event: tm.Event) -> None:
+        self.state, effects = tm.step(self.state, event)
+        for effect in effects:
+            self._do(effect)
+
+    def _do(self, effect: tm.Effect) -> None:
+        match effect:
+            case tm.Listen():
+                self._listen(effect)
+            case tm.Revise(_, new):
+                self.mouth.cancel_early()
+                self.hearing.revise(new)
+                self.trace_of(new).turn = new
+            case tm.Transcribe(turn):
+                self.hearing.transcribe_pause(turn)
+            case tm.ThinkEarly(turn, text):
+                self._think_early(turn, text)
+            case tm.Commit():
+                self._commit(effect)
+            case tm.NoInput():
+                self._no_input(effect)
+            case tm.Hold():
+                self.mouth.hold()
+            case tm.Resume():
+                self.mouth.resume()
+            case tm.Interrupt(turn, onset_ms):
+                self._interrupt(turn, onset_ms)
+            case tm.Reopen():
+                self._reopen(effect)
+            case tm.Dismiss(turn):
+                self.mouth.cancel_early()
+                self._traces.pop(turn.index, None)
+                self.after_utterance()
+
+    def _listen(self, effect: tm.Listen) -> None:
+        self.call.touch()
+        onset = effect.onset_ms * IN_RATE // 1000
+        trace = self.trace_of(effect.turn)
+        trace.mark(Mark.SPEECH_START, self.ear.clock_at(onset))
+        self.hearing.start(effect.turn, onset)
+        if not effect.candidate:
+            self.call.emit(SpeechStarted(effect.turn, effect.onset_ms))
+
+    def _think_early(self, turn: TurnId, text: str) -> None:
+        if not self.auto_response or self.manual or self.mouth.reply is not None:
+            return
+        joined = self._joined(text)
+        self.mouth.think_early(self.trace_of(turn), joined, self.conversation.prompt(joined))
+
+    def _commit(self, effect: tm.Commit) -> None:
+        turn, text = effect.turn, self._joined(effect.text)
+        trace = self._close_utterance(turn, effect.end_ms, text)
+        self.conversation.add_user(text)
+        asked, self.asked_to_respond = self.asked_to_respond, None
+        if asked is None and (self.manual or not self.auto_response):
+            self.mouth.cancel_early()
+            self.trace_done(trace, "not_answered")
+            self.apply(tm.ReplyOver())
+        elif not self.mouth.release_early(trace, text):
+            self.answer(trace, asked)
+
+    def _close_utterance(self, turn: TurnId, end_ms: int, text: str) -> TurnTrace:
+        """The caller's part of the turn is over: one transcript, one deadline."""
+        trace = self.trace_of(turn)
+        trace.turn, trace.transcript = turn, text
+        self._reopened = ""
+        end_s = self.ear.clock_at(end_ms * IN_RATE // 1000)
+        trace.mark(Mark.SPEECH_END, end_s, force=True)
+        trace.mark(Mark.COMMIT, self._clock.now(), force=True)
+        trace.deadline_s = end_s + self._stack.target_s
+        self.after_utterance()
+        self.call.emit(SpeechStopped(turn, end_ms))
+        self.call.emit(TurnCommitted(turn, text))
+        return trace
+
+    def after_utterance(self) -> None:
+        self.hearing.clear()
+        if self.manual:
+            self.hearing.buffer_manually()
+
+    def _no_input(self, effect: tm.NoInput) -> None:
+        self.mouth.cancel_early()
+        kept = self._reopened
+        trace = self._close_utterance(effect.turn, self.state.last_voiced_ms, kept)
+        if kept:  # a re-opened message whose continuation had no words stands as it was
+            self.conversation.add_user(kept)
+            self.apply(tm.ReplyBegins())
+            self.answer(trace, None)
+        elif (
+            effect.speech_ms >= RECOVERY_SPEECH_MS
+            and self.auto_response
+            and not self.manual
+            and self.mouth.may_recover()
+        ):
+            self.apply(tm.ReplyBegins())
+            self.mouth.recover(trace)
+        else:
+            self.trace_done(trace, "no_input")
+
+    def _interrupt(self, turn: TurnId, onset_ms: int) -> None:
+        reply = self.mouth.reply
+        if reply is not None and reply.trace is not None:
+            onset_s = self.ear.clock_at(onset_ms * IN_RATE // 1000)
+            reply.trace.mark(Mark.BARGE_IN_ONSET, onset_s)
+            reply.trace.mark(Mark.BARGE_IN_DECIDED, self._clock.now())
+        self.mouth.over(ReplyStatus.INTERRUPTED)
+        self.call.emit(SpeechStarted(turn, onset_ms))
+
+    def _reopen(self, effect: tm.Reopen) -> None:
+        """The caller goes on with what we had just committed."""
+        trace = self._traces.get(effect.old.index)
+        heard = self.mouth.over(ReplyStatus.INTERRUPTED, finish_trace=False)
+        if heard == 0:  # take the message back; its words join what follows
+            self._reopened = self.conversation.reopen_user() or ""
+            self.call.emit(TurnReopened(effect.old))
+        self._traces.pop(effect.old.index + 1, None)
+        self.hearing.revise(effect.turn)
+        trace = trace or TurnTrace(effect.turn)
+        trace.turn = effect.turn
+        trace.marks = {k: v for k, v in trace.marks.items() if k is Mark.SPEECH_START}
+        self._traces[effect.turn.index] = trace
+        self.call.emit(SpeechStarted(effect.turn, effect.onset_ms))
+
+    def _joined(self, text: str) -> str:
+        return f"{self._reopened} {text}".strip()
+
+    def answer(self, trace: TurnTrace | None, extra: str | None) -> None:
+        if extra:
+            self.conversation.add_system(extra)
+        turn = trace.turn if trace is not None else None
+        self.mouth.answer(turn, trace, self.conversation.prompt())
+
+    def reply_over(self, status: ReplyStatus) -> None:
+        """Called by the mouth when the reply with the floor ended; the history is up to date."""
+        self.call.touch()
+        self.apply(tm.ReplyOver())
+        self.conversation.make_room()
+        if status is not ReplyStatus.CANCELLED:
+            self.call.reply_ended()
+
+    def trace_done(self, trace: TurnTrace, outcome: str) -> None:
+        trace.outcome = outcome
+        self._traces.pop(trace.turn.index, None)
+        self.n_done += 1
+        logs.turn_done(trace, content=self._stack.log_content)
+        self.call.emit(TurnTraced(trace))
