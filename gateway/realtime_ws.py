@@ -10,7 +10,7 @@ from collections import deque
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from voice_agent.errors import CapacityError, VoiceAgentError
+from voice_agent.errors import CapacityError, InternalError, VoiceAgentError
 from voice_agent.events import EndReason, Event
 from voice_agent.types import FRAME_MS
 
@@ -202,6 +202,10 @@ async def realtime_endpoint(websocket: WebSocket) -> None:
     except VoiceAgentError as error:
         await _refuse(websocket, error, "invalid_request_error")
         code, reason = CLOSE_POLICY, str(error.args[0])
+    except Exception:
+        log.exception("a Realtime call failed")
+        await _refuse(websocket, InternalError("The call failed."), "server_error")
+        code, reason = CLOSE_ERROR, "server error"
     # the client may have closed first, or read nothing: then the socket's keep-alive ends it
     with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError, TimeoutError):
         async with asyncio.timeout(FLUSH_S):

@@ -217,3 +217,31 @@ async def test_a_hundred_aborted_connections_leave_nothing() -> None:
         assert 'voice_agent_calls_live{transport="realtime"} 0.0' in text
         assert "voice_agent_calls_ended_total" in text
     assert all(call.ended is not None for call in stack.calls)
+
+
+@pytest.mark.parametrize("moment", ["open", "run", "tick"])
+async def test_a_fault_of_ours_is_told_and_closes_cleanly(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = FakeStack()
+
+    def fail(*args: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    async def fail_later() -> None:
+        fail()
+
+    if moment == "open":
+        stack.open_call = fail  # type: ignore[method-assign,assignment]
+    elif moment == "run":
+        monkeypatch.setattr("tests.support.fake_call.FakeCall.run", lambda self: fail_later())
+    else:
+        monkeypatch.setattr("tests.support.fake_call.FakeCall.tick", fail)
+    async with serving(stack) as server:
+        async with websockets.connect(f"{server.ws}/v1/realtime") as socket:
+            first = json.loads(await socket.recv())
+            assert first["type"] == ("error" if moment == "open" else "session.created")
+            await socket.wait_closed()
+            assert socket.close_code == 1011
+        assert server.gateway.admission.active == 0
+        assert len(server.gateway.pacer) == 0
