@@ -56,8 +56,9 @@ class Metrics:
             registry=r, buckets=LATENESS,
         )  # fmt: skip
         self.barge_in = Histogram(
-            "voice_agent_barge_in_stop_seconds", "barge-in decided to the last frame leaving",
-            registry=r, buckets=(0.005, 0.01, 0.02, 0.04, 0.08, 0.2, 0.5),
+            "voice_agent_barge_in_stop_seconds",
+            "caller's first voiced sample to our last audible frame",
+            registry=r, buckets=(0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0),
         )  # fmt: skip
         self.stage = Histogram(
             "voice_agent_stage_seconds", "time in each stage of a turn", ["stage"],
@@ -88,7 +89,7 @@ class Metrics:
             self.voice_to_voice.observe(v2v / 1000.0)
         if (late := trace.lateness_ms) is not None:
             self.lateness.observe(late / 1000.0)
-        stop = trace.span_ms(Mark.BARGE_IN_DECIDED, Mark.LAST_FRAME_AFTER_BARGE_IN)
+        stop = trace.span_ms(Mark.BARGE_IN_ONSET, Mark.LAST_FRAME)
         if stop is not None:
             self.barge_in.observe(max(0.0, stop) / 1000.0)
         for name, ms in trace.stages_ms().items():

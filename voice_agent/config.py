@@ -75,7 +75,7 @@ class EngineSection(_Section):
     """The language model engine."""
 
     threads: int = Field(default=0, ge=0)
-    """0: as many as cores, two at most."""
+    """0: one. A second spins against recognition and voice and loses on two busy cores."""
     kv_mb: int = Field(default=512, ge=16)
     max_batch: int = Field(default=16, ge=1)
     max_model_len: int = Field(default=8192, ge=256)

@@ -61,7 +61,7 @@ class SpeechStopped:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """confirmed never changes within a turn (it only grows); tail may."""
+    """confirmed never changes within a turn (it only grows); tail may. A space joins them."""
 
     turn: TurnId
     confirmed: str

@@ -15,8 +15,8 @@ from engine.client import Engine
 from engine.config import EngineConfig
 
 from .agent_file import DEFAULT, AgentShelf, agent_names
-from .choose import TARGET_CPU_MS, TARGET_GPU_MS, Need, choose
 from .choose import Choice as Models
+from .choose import choose
 from .clock import MonotonicClock
 from .config import Config
 from .errors import UsageError
@@ -25,6 +25,7 @@ from .measure import load_voice, measure
 from .models import REGISTRY, ModelStore
 from .reply import Speaker
 from .scope import CancelScope
+from .selection import BASIC, ensure, need_of, pick_device, target_ms
 from .smart_turn import SmartTurn
 from .stack import ANSWER_WITHIN_S, Choice, Progress, Stack
 from .stt.whisper import WhisperRecognizer
@@ -35,9 +36,7 @@ from .vad import VadService
 
 log = logging.getLogger(__name__)
 
-NEEDED = ("whisper-tiny.en", "smart-turn-v3.2", "piper-joe")
-CPU_LLM = "qwen2.5-0.5b"
-TEST_LLM = "smollm2-135m"
+DEFAULT_LLM = "qwen2.5-0.5b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def _load(config: Config, progress: Progress) -> Stack:
     store = ModelStore(sources=config.models.sources)
     progress("looking at the machine", None)
     machine = inspect()
-    device = _device(config, machine)
+    device = pick_device(config, machine)
     models = _choose(config, machine, device, store, progress)
     clock = MonotonicClock()
 
@@ -89,7 +88,7 @@ def _load(config: Config, progress: Progress) -> Stack:
     voice.warm()
     voices = VoiceService(voice, clock)
     progress(f"loading {models.llm}", None)
-    engine = _engine(config, machine, _path(store, models.llm), clock)
+    engine = _engine(config, _path(store, models.llm), clock)
     progress("warming the engine", None)
     engine.warm()
 
@@ -106,7 +105,7 @@ def _load(config: Config, progress: Progress) -> Stack:
         shelf=AgentShelf(config.agents_dir),
         names=_agent_order(config),
         max_context_tokens=engine.max_model_len,
-        target_s=_target_ms(config, device) / 1000.0,
+        target_s=target_ms(config, device) / 1000.0,
         answer_within_s=ANSWER_WITHIN_S[device],
         log_content=config.log.content,
         engine=engine,
@@ -116,56 +115,22 @@ def _load(config: Config, progress: Progress) -> Stack:
     )
 
 
-def _device(config: Config, machine: Machine) -> str:
-    if config.profile == "gpu":
-        if machine.gpu is None or not machine.gpu.usable:
-            why = machine.gpu.why if machine.gpu else "no NVIDIA driver found"
-            raise UsageError(f"--profile gpu needs a usable GPU: {why}", code="VA476")
-        return "gpu"
-    return "cpu"
-
-
-def _target_ms(config: Config, device: str) -> int:
-    return config.target_ms or (TARGET_GPU_MS if device == "gpu" else TARGET_CPU_MS)
-
-
 def _choose(
     config: Config, machine: Machine, device: str, store: ModelStore, progress: Progress
 ) -> Models:
-    """The models to load, fetched if they are missing and that is allowed."""
+    """The models to load; those that are missing are fetched, if that is allowed."""
     wanted = config.models
-    default_llm = CPU_LLM if wanted.llm == "auto" else wanted.llm
-    for name in (*NEEDED, default_llm, wanted.stt, wanted.voice):
-        if name not in REGISTRY or store.present(name):
-            continue
-        if not wanted.fetch:
-            store.path(name)  # raises, naming the command to run
-        _fetch(store, name, progress)
+    first = {*BASIC, wanted.stt, wanted.voice, DEFAULT_LLM if wanted.llm == "auto" else wanted.llm}
+    if wanted.voice.startswith("kokoro"):
+        first.add("kokoro-voices")
+    ensure(store, sorted(first & REGISTRY.keys()), fetch=wanted.fetch, stage=progress)
     if "auto" not in (wanted.stt, wanted.llm, wanted.voice):
         return Models(wanted.llm, wanted.stt, wanted.voice, "as configured", ())
     progress("measuring this machine", None)
     speeds = measure(store, machine, stage=lambda s: progress(f"measuring {s}", None))
-    need = Need(
-        calls=config.server.max_calls,
-        target_ms=_target_ms(config, device),
-        memory_mb=machine.free_mb,
-        present=[name for name in REGISTRY if store.present(name)],
-        want_llm=wanted.llm,
-        want_stt=wanted.stt,
-        want_voice=wanted.voice,
-    )
-    return choose(speeds, need)
-
-
-def _fetch(store: ModelStore, name: str, progress: Progress) -> None:
-    stage = f"fetching {name}"
-    progress(stage, None)
-    store.fetch(name, lambda p: progress(stage, _share(p)))
-
-
-def _share(progress: object) -> float | None:
-    done, total = getattr(progress, "done", None), getattr(progress, "total", None)
-    return done / total if done is not None and total else None
+    chosen = choose(speeds, need_of(config, store, machine, device))
+    ensure(store, [chosen.llm], fetch=wanted.fetch, stage=progress)
+    return chosen
 
 
 def _path(store: ModelStore, name: str) -> Path:
@@ -179,13 +144,13 @@ def _path(store: ModelStore, name: str) -> Path:
     return path
 
 
-def _engine(config: Config, machine: Machine, path: Path, clock: MonotonicClock) -> Engine:
+def _engine(config: Config, path: Path, clock: MonotonicClock) -> Engine:
     section = config.engine
     return Engine.load(
         EngineConfig(
             model_path=path,
             quant=section.quant,
-            threads=section.threads or max(1, min(2, machine.cores)),
+            threads=section.threads or 1,
             kv_bytes=section.kv_mb << 20,
             max_model_len=section.max_model_len,
             max_batch=section.max_batch,

@@ -54,6 +54,7 @@ class Mouth:
         self.reply: Reply | None = None
         self._early: Reply | None = None
         self._sounded = False
+        self._last_audible_s = 0.0
         self._chars_heard = 0
         self._last: ReplyId | None = None
         self._answer_by_s: float | None = None
@@ -68,8 +69,10 @@ class Mouth:
         reply = self.reply
         if reply is None:
             return tick
-        if tick.audible and not self._sounded:
-            self._first_sound(reply)
+        if tick.audible:
+            self._last_audible_s = self._clock.now()
+            if not self._sounded:
+                self._first_sound(reply)
         chars = self._playout.heard(self._lead).chars
         if chars > self._chars_heard:
             self._chars_heard = chars
@@ -105,8 +108,13 @@ class Mouth:
         max_output_tokens: int | None = None,
         temperature: float | None = None,
     ) -> None:
-        """For replies that start from now on. Raises UsageError for an unknown voice."""
-        speaker = self._stack.speaker(voice) if voice is not None else self._voiced.speaker
+        """For replies that start from now on. Raises UsageError for an unknown voice.
+
+        voice "": the agent's own.
+        """
+        speaker = self._voiced.speaker
+        if voice is not None:
+            speaker = self._stack.speaker(voice) if voice else self._agent.speaker
         speed = self._voiced.speed if speed is None else speed
         self._voiced = Voiced(speaker, speed, self._agent.splitter)
         if max_output_tokens is not None:
@@ -277,6 +285,8 @@ class Mouth:
     ) -> None:
         trace.reply_text, trace.heard = reply.text, heard
         trace.interrupted = status is ReplyStatus.INTERRUPTED
+        if trace.interrupted and self._sounded:
+            trace.mark(Mark.LAST_FRAME, self._last_audible_s)
         trace.clauses, trace.output_tokens = reply.n_clauses, len(reply.ids)
         if reply.usage is not None:
             trace.prompt_tokens = reply.usage.prompt_tokens

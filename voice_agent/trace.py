@@ -25,7 +25,7 @@ class Mark(StrEnum):
     LAST_SOUND = "last_sound"
     BARGE_IN_ONSET = "barge_in_onset"
     BARGE_IN_DECIDED = "barge_in_decided"
-    LAST_FRAME_AFTER_BARGE_IN = "last_frame_after_barge_in"
+    LAST_FRAME = "last_frame"  # an interrupted reply's last audible frame
 
 
 STAGES: tuple[tuple[str, Mark, Mark], ...] = (

@@ -157,8 +157,8 @@ def _output_changes(asked: AudioOutput) -> dict[str, Any]:
     if asked.voice is not None:
         if not isinstance(asked.voice, str):
             raise unsupported("session.audio.output.voice", "Name a voice of this server.")
-        if asked.voice not in VENDOR_VOICES and asked.voice != "default":
-            change["voice"] = asked.voice
+        ours = asked.voice in VENDOR_VOICES or asked.voice == "default"
+        change["voice"] = "" if ours else asked.voice  # "": the agent's own voice again
     if asked.speed is not None:
         change["speed"] = asked.speed
     return change

@@ -15,7 +15,6 @@ from voice_agent.cli.runtime import begin
 from voice_agent.clock import MonotonicClock
 from voice_agent.config import Config
 from voice_agent.context import Conversation
-from voice_agent.machine import usable_cores
 from voice_agent.models import ModelStore
 from voice_agent.selection import FETCHABLE_LLMS, ensure
 
@@ -57,7 +56,7 @@ def load_engine(config: Config, store: ModelStore, name: str) -> Engine:
         EngineConfig(
             model_path=store.path(name),
             quant=section.quant,
-            threads=section.threads or max(1, min(2, usable_cores())),
+            threads=section.threads or 1,
             kv_bytes=section.kv_mb << 20,
             max_model_len=section.max_model_len,
             max_batch=section.max_batch,
