@@ -94,8 +94,8 @@ def trace() -> TurnTrace:
     t.marks = {
         Mark.SPEECH_END: 10.0, Mark.COMMIT: 10.25, Mark.LLM_SUBMIT: 10.1,
         Mark.LLM_FIRST_TEXT: 10.3, Mark.FIRST_CLAUSE: 10.35, Mark.TTS_FIRST_AUDIO: 10.5,
-        Mark.FIRST_SOUND: 10.52, Mark.BARGE_IN_DECIDED: 11.0,
-        Mark.LAST_FRAME_AFTER_BARGE_IN: 11.01,
+        Mark.FIRST_SOUND: 10.52, Mark.BARGE_IN_ONSET: 10.9,
+        Mark.LAST_FRAME: 11.01, Mark.BARGE_IN_DECIDED: 11.4,
     }  # fmt: skip
     t.prompt_tokens, t.cached_tokens, t.output_tokens, t.deadline_s = 100, 80, 12, 10.6
     return t
@@ -113,7 +113,7 @@ def test_metrics_read_the_trace() -> None:
         'voice_agent_voice_to_voice_seconds_bucket{le="0.5"} 0.0',
         'voice_agent_stage_seconds_bucket{le="0.3",stage="end_of_turn"} 1.0',
         'voice_agent_turn_tokens_total{kind="cached"} 80.0',
-        'voice_agent_barge_in_stop_seconds_bucket{le="0.02"} 1.0',
+        'voice_agent_barge_in_stop_seconds_bucket{le="0.15"} 1.0',
         'voice_agent_first_sound_lateness_seconds_bucket{le="0.0"} 1.0',
     ):
         assert line in text

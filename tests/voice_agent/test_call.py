@@ -86,6 +86,9 @@ def test_our_voice_is_held_from_the_onset_not_from_the_decision() -> None:
     reply = scene.of(ReplyDone)[0].reply
     last = max(t for t, tick in scene.frames if tick.reply == reply and tick.audible)
     assert last - (start + onset) <= 0.15
+    cut = next(e.trace for e in scene.of(TurnTraced) if e.trace.interrupted)
+    assert cut.marks[Mark.LAST_FRAME] == pytest.approx(last)
+    assert cut.marks[Mark.LAST_FRAME] < cut.marks[Mark.BARGE_IN_DECIDED]
 
 
 def test_a_cough_holds_and_resumes_and_nothing_is_lost() -> None:
