@@ -16,7 +16,7 @@ from itertools import product
 
 from voice_agent.errors import CapacityError
 
-WAIT_MS = 224.0
+WAIT_MS = 288.0
 """The shortest end-of-turn silence of the balanced preset."""
 PAUSE_MS = 120.0
 """Silence after which the tail is transcribed, so that the final overlaps the wait."""

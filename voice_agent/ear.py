@@ -16,11 +16,13 @@ from .clock import Clock
 from .endpointing import Edge, Endpointer
 from .stt.streaming import PRE_ROLL_MS, Utterance
 from .types import IN_FRAME, IN_RATE, SILENT_IN, Frame, FrameFlag, Pcm16, PcmF32
-from .vad import VadService, VadWindow
+from .vad import WINDOW, VadService, VadWindow
 
 SMART_TURN_S = 8
 INBOX_FRAMES = 500  # 10 s; full means the caller sends faster than we hear, and the oldest goes
 POLL_S = 0.25
+FADE_DB = 30.0  # this far below the utterance's loudest window is silence, whatever the detector
+FADED_PROB = 0.1  # still says: its recurrent state hears a voice 60-120 ms longer than there is one
 STALL_S = 1.0  # media silence that a stopped sender is turned into, so that no turn hangs
 
 
@@ -50,6 +52,7 @@ class Ear:
         self.dropped_frames = 0
         self.utterance: Utterance | None = None
         self.muted = False
+        self._loudest = 0.0  # mean square of the loudest window of the speech being heard
 
     @property
     def now_ms(self) -> int:
@@ -110,12 +113,22 @@ class Ear:
         if self.utterance is not None:
             self.utterance.append(frame.pcm)
         for window in await self._stream.push(frame):
-            edges = self.endpointer.on_window(
-                window.prob, window.end_sample, concealed=window.concealed
-            )
+            prob = min(window.prob, FADED_PROB) if self._has_faded(window) else window.prob
+            edges = self.endpointer.on_window(prob, window.end_sample, concealed=window.concealed)
             for edge in edges:
                 self._on_edge(edge)
             self._on_window(window)
+
+    def _has_faded(self, window: VadWindow) -> bool:
+        """The window is far quieter than this utterance's voice. In noise that never happens, and
+        the detector alone decides."""
+        pcm = self.recent(self.samples - window.start_sample)[:WINDOW]
+        power = float(np.square(pcm.astype(np.float32)).mean()) if len(pcm) else 0.0
+        if not self.endpointer.in_speech:
+            self._loudest = power
+            return False
+        self._loudest = max(self._loudest, power)
+        return power < self._loudest * 10 ** (-FADE_DB / 10)
 
     def set_completion(self, p_complete: float) -> None:
         """The end-of-turn model's estimate of the current pause; it may end the turn at once."""

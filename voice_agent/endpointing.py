@@ -42,7 +42,7 @@ class TurnTaking:
     start_ms: int = 64
     resume_ms: int = 64
     pause_ms: int = 120
-    min_silence_ms: int = 224
+    min_silence_ms: int = 280
     max_silence_ms: int = 1100
     prior: float = 0.45
     cue_weight: float = 1.5
@@ -70,9 +70,9 @@ class TurnTaking:
 
 
 PRESETS: dict[str, TurnTaking] = {
-    "quick": TurnTaking(min_silence_ms=180, max_silence_ms=800, prior=0.55),
+    "quick": TurnTaking(min_silence_ms=220, max_silence_ms=800, prior=0.55),
     "balanced": TurnTaking(),
-    "patient": TurnTaking(min_silence_ms=450, max_silence_ms=1800, prior=0.35),
+    "patient": TurnTaking(min_silence_ms=510, max_silence_ms=1800, prior=0.35),
 }
 
 

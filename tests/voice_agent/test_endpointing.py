@@ -56,7 +56,7 @@ def test_silence_follows_the_estimate(preset: str, p: float) -> None:
 
 def test_balanced_is_prompt_when_sure_and_patient_when_not() -> None:
     config = PRESETS["balanced"]
-    assert 220 <= config.silence_ms(0.95) <= 250
+    assert 275 <= config.silence_ms(0.95) <= 300
     assert 1000 <= config.silence_ms(0.02) <= 1200
     assert PRESETS["quick"].silence_ms(0.5) < config.silence_ms(0.5)
     assert config.silence_ms(0.5) < PRESETS["patient"].silence_ms(0.5)
@@ -94,7 +94,7 @@ def test_an_estimate_is_forgotten_when_speech_resumes() -> None:
 
 
 def test_words_move_the_time_out() -> None:
-    endpointer = Endpointer(TurnTaking())
+    endpointer = Endpointer(TurnTaking(min_silence_ms=224))
     run(endpointer, speech(10) + silence(5))
     neutral = endpointer.timeout_ms
     endpointer.set_evidence("I would like to book a table and")
