@@ -24,9 +24,10 @@ class _Scratch(threading.local):
     def rows(self, n: int, n_in: int) -> Tensor:
         have = self._by_width.get(n_in)
         if have is None or have.shape[0] <= n:
-            have = torch.zeros(max(n + 1, 9), n_in)
-            have[0, 0] = 1.0
-            have[0, 1] = -1.0
+            with torch.inference_mode(False):  # usable inside and outside of inference mode
+                have = torch.zeros(max(n + 1, 9), n_in)
+                have[0, 0] = 1.0
+                have[0, 1] = -1.0
             self._by_width[n_in] = have
         return have[: n + 1]
 

@@ -17,7 +17,7 @@ from tests.support.real_server import STORYTELLER, command, free_port
 from voice_agent.audio import read_wav, write_wav
 from voice_agent.cli.talk import Talk, converse
 from voice_agent.config import load_config
-from voice_agent.events import CallFault, ReplyDone, ReplyStatus, TurnCommitted
+from voice_agent.events import CallFault, ReplyDone, ReplyStatus, TurnCommitted, TurnReopened
 from voice_agent.loading import load_stack
 from voice_agent.stack import Stack
 from voice_agent.types import FRAME_MS, IN_RATE, OUT_FRAME, OUT_RATE, Pcm16
@@ -64,18 +64,20 @@ async def test_transcripts_of_the_librivox_and_beckett_clips(stack: Stack) -> No
 
 
 def _last_revisions(talk: Talk) -> list[str]:
-    """A re-opened turn is committed again with all of its words: the last one counts."""
-    texts: dict[int, str] = {}
+    """A re-opened message is committed again with all of its words: the last one counts."""
+    texts: list[str] = []
     for event in talk.events:
-        if isinstance(event, TurnCommitted):
-            texts[event.turn.index] = event.text
-    return list(texts.values())
+        if isinstance(event, TurnReopened):
+            texts.pop()
+        elif isinstance(event, TurnCommitted):
+            texts.append(event.text)
+    return texts
 
 
 async def test_a_barge_in_stops_the_voice_and_cuts_the_context_at_the_heard_word(
     stack: Stack,
 ) -> None:
-    pcm = np.concatenate([room(0.3), clip("ps_something"), room(2.2), clip("ps_goforward")])
+    pcm = np.concatenate([room(0.3), clip("ps_something"), room(1.4), clip("ps_goforward")])
     times: list[tuple[str, int]] = []
     frames: list[tuple[object, bool]] = []
 

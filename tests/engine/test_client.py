@@ -7,6 +7,7 @@ import contextlib
 import gc
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,11 @@ class GatedRunner(HashRunner):
         super().__init__(*args, **kw)
         self.gate = threading.Event()
         self.gate.set()
+        self.pause_s = 0.0  # a step that takes time, so that something can happen during a reply
 
     def run(self, rows):
         assert self.gate.wait(10), "the test forgot the gate"
+        time.sleep(self.pause_s)
         return super().run(rows)
 
 
@@ -105,6 +108,7 @@ async def test_many_at_once_each_get_their_own():
 
 async def test_abort_stops_text_at_once_and_frees_the_blocks():
     async with running() as engine:
+        engine._runner.pause_s = 0.02
         generation = engine.submit(PROMPT, SamplingParams(max_tokens=300))
         async for delta in generation:
             if delta.token_ids:
@@ -166,13 +170,16 @@ async def test_random_cancels_leave_nothing_behind():
 
 async def test_a_dropped_generation_aborts():
     async with running() as engine:
+        engine._runner.gate.clear()
         engine.submit(PROMPT, SamplingParams(max_tokens=390))
         gc.collect()
+        engine._runner.gate.set()
         await until(lambda: engine.stats().aborted_total == 1)
 
 
 async def test_aclosing_aborts():
     async with running() as engine:
+        engine._runner.pause_s = 0.02
         generation = engine.submit(PROMPT, SamplingParams(max_tokens=390))
         async with contextlib.aclosing(generation):
             async for delta in generation:
