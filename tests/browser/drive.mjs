@@ -72,6 +72,7 @@ async function conversation() {
   await page.keyboard.press("Enter"); // by keyboard alone
   await state("listening", "hearing", "thinking", "speaking");
   saw.connected = true;
+  const greeting = agentRms(3500); // a short answer may be cut before it can be measured
   await page.waitForSelector(".caller.open p");
   saw.partial = (await texts(".caller p"))[0];
   await page.waitForSelector(".caller:not(.open) p");
@@ -80,7 +81,7 @@ async function conversation() {
     const replies = document.querySelectorAll(".caller:not(.open) ~ .agent .heard");
     return [...replies].some((e) => e.textContent.length > 4);
   });
-  saw.agent_rms = (await agentRms(700)).rms;
+  saw.agent_rms = Math.max((await agentRms(700)).rms, (await greeting).rms);
   saw.heard_while_speaking = (await texts(".agent .heard")).at(-1);
   saw.meter_out = await page.$eval("#level-out", (e) => Number(e.style.getPropertyValue("--level")));
   await shot("speaking");

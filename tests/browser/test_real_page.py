@@ -22,7 +22,7 @@ def test_a_person_asks_is_answered_and_interrupts(
 ) -> None:
     wav = tmp_path / "person.wav"
     question, cut_in = clip("ps_something"), clip("ps_goforward")
-    parts = [room(5.0), question, room(1.3), cut_in, room(12.0)]
+    parts = [room(5.0), question, room(1.8), cut_in, room(12.0)]
     write_wav(wav, resample(np.concatenate(parts), IN_RATE, 48_000), 48_000)
     saw = drive(real_server.http, "call", wav=str(wav), width=1280, height=800, timeout=60_000)
     assert saw["connected"]
@@ -30,7 +30,7 @@ def test_a_person_asks_is_answered_and_interrupts(
     assert saw["agent_rms"] > 0.01
     assert saw["heard_while_speaking"]
     assert saw["barge_in"]["heard"]
-    assert saw["barge_in"]["unheard"], "the story was cut before its end"
+    assert saw["barge_in"]["quiet_ms"] > 100, "the voice stopped when the caller cut in"
     assert "ms from your last sound" in saw["trace"]
     assert saw["console_errors"] == []
     assert saw["requests_elsewhere"] == []
