@@ -27,7 +27,7 @@ from .reply import Speaker
 from .scope import CancelScope
 from .selection import BASIC, ensure, need_of, pick_device, target_ms
 from .smart_turn import SmartTurn
-from .stack import ANSWER_WITHIN_S, Choice, Progress, Stack
+from .stack import Choice, Progress, Stack
 from .stt.whisper import WhisperRecognizer
 from .think import EngineThinker
 from .tts.base import AudioPiece, Clause, Styled, Voice
@@ -71,7 +71,7 @@ def _load(config: Config, progress: Progress) -> Stack:
     store = ModelStore(sources=config.models.sources)
     progress("looking at the machine", None)
     machine = inspect()
-    device = pick_device(config, machine)
+    device = runs_on(config, machine)
     models = _choose(config, machine, device, store, progress)
     clock = MonotonicClock()
 
@@ -106,13 +106,22 @@ def _load(config: Config, progress: Progress) -> Stack:
         names=_agent_order(config),
         max_context_tokens=engine.max_model_len,
         target_s=target_ms(config, device) / 1000.0,
-        answer_within_s=ANSWER_WITHIN_S[device],
         log_content=config.log.content,
         engine=engine,
         voices=voices,
         choices=_explained(models, device),
         closers=(recognizer.close, smart_turn.close, engine.close),
     )
+
+
+def runs_on(config: Config, machine: Machine) -> str:
+    """Where the models run: `cpu`. Raises UsageError VA476 when a GPU is asked for."""
+    if pick_device(config, machine) != "cpu" and config.profile == "gpu":
+        raise UsageError(
+            'profile = "gpu": the models run on the CPU only, as yet; use profile = "cpu"',
+            code="VA476",
+        )
+    return "cpu"
 
 
 def _choose(

@@ -18,6 +18,7 @@ from engine.sampling import SamplingParams
 from . import gauges
 from .agent import Call
 from .agent_file import AgentFile, AgentShelf
+from .choose import TARGET_CPU_MS
 from .clauses import ClauseSplitter
 from .clock import Clock
 from .context import Chat, Decoder
@@ -39,8 +40,8 @@ Progress = Callable[[str, float | None], None]
 """(stage, share done or None)."""
 
 RECOVERY = "Sorry, I didn't catch that. Could you say it again?"
-ANSWER_WITHIN_S = {"cpu": 5.0, "gpu": 3.0}
-TARGET_S = {"cpu": 0.6, "gpu": 0.3}
+ANSWER_WITHIN_S = 5.0  # commit to first sound on a CPU; past it the caller is told
+TARGET_S = TARGET_CPU_MS / 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,8 @@ class Stack:
         shelf: AgentShelf,
         names: list[str],
         max_context_tokens: int,
-        target_s: float = TARGET_S["cpu"],
-        answer_within_s: float = ANSWER_WITHIN_S["cpu"],
+        target_s: float = TARGET_S,
+        answer_within_s: float = ANSWER_WITHIN_S,
         log_content: bool = False,
         engine: Engine | None = None,
         voices: VoiceService | None = None,

@@ -196,7 +196,8 @@ class Turns:
         if heard == 0:  # take the message back; its words join what follows
             self._reopened = self.conversation.reopen_user() or ""
             self.call.emit(TurnReopened(effect.old))
-        self._traces.pop(effect.old.index + 1, None)
+        for index in [i for i in self._traces if i > effect.old.index]:
+            del self._traces[index]  # the candidate was this turn going on, not one of its own
         self.hearing.revise(effect.turn)
         trace = trace or TurnTrace(effect.turn)
         trace.turn = effect.turn

@@ -223,7 +223,9 @@ def _wav() -> bytes:
     return wav_bytes(np.zeros(480, np.int16), RATE)
 
 
-def test_health_and_metrics_tell_of_the_calls(real_server: RealServer) -> None:
+async def test_health_and_metrics_tell_of_the_calls(real_server: RealServer) -> None:
     assert "ok" in real_server.get("/healthz").lower()
-    metrics = real_server.get("/metrics")
-    assert re.search(r"^voice_agent_turns?_total", metrics, re.M) or "voice_agent" in metrics
+    async with calling(real_server):
+        metrics = await asyncio.to_thread(real_server.get, "/metrics")
+    assert re.search(r"^voice_agent_calls_live\{[^}]*\} 1\.0$", metrics, re.M)
+    assert re.search(r"^voice_agent_engine_tokens_total \d", metrics, re.M)

@@ -14,13 +14,14 @@ import pytest_asyncio
 
 from tests.support.clips import clip, plain, room, transcripts, word_error_rate
 from tests.support.real_server import STORYTELLER, command, free_port
+from voice_agent.agent import Call
 from voice_agent.audio import read_wav, write_wav
 from voice_agent.cli.talk import Talk, converse
 from voice_agent.config import load_config
 from voice_agent.events import CallFault, ReplyDone, ReplyStatus, TurnCommitted, TurnReopened
 from voice_agent.loading import load_stack
 from voice_agent.stack import Stack
-from voice_agent.types import FRAME_MS, IN_RATE, OUT_FRAME, OUT_RATE, Pcm16
+from voice_agent.types import FRAME_MS, IN_RATE, OUT_RATE, Pcm16
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -85,7 +86,7 @@ async def test_a_barge_in_stops_the_voice_and_cuts_the_context_at_the_heard_word
         if isinstance(event, ReplyDone) and event.status is ReplyStatus.INTERRUPTED:
             times.append((event.heard, len(frames)))
 
-    call_history: list[tuple[str, str]] = []
+    calls: list[Call] = []
     original = stack.open_call
 
     def open_call(*args: object, **kwargs: object) -> object:
@@ -98,11 +99,9 @@ async def test_a_barge_in_stops_the_voice_and_cuts_the_context_at_the_heard_word
             return out
 
         call.tick = counted  # type: ignore[method-assign,assignment]
-        call_history.clear()
-        call_history_of.append(call)
+        calls.append(call)
         return call
 
-    call_history_of: list[object] = []
     stack.open_call = open_call  # type: ignore[method-assign,assignment]
     try:
         talk = await converse(stack, pcm, agent="story", on_event=listen)
@@ -119,7 +118,7 @@ async def test_a_barge_in_stops_the_voice_and_cuts_the_context_at_the_heard_word
     assert heard
     assert story.text.startswith(heard)
     assert len(heard) < len(story.text)
-    messages = [m.text for m in call_history_of[0].conversation.messages]  # type: ignore[attr-defined]
+    messages = [m.text for m in calls[0].conversation.messages]
     assert heard in messages
     assert all(story.text != m for m in messages)
     played = sum(audible for reply, audible in frames if reply == story.reply)
@@ -170,7 +169,7 @@ async def test_talk_on_the_command_line_writes_sound_and_trace(tmp_path: Path) -
     sound = read_wav(out, OUT_RATE)
     assert sound.source_channels == 2
     assert len(sound.pcm) > 5 * OUT_RATE
-    assert len(sound.pcm) % OUT_FRAME >= 0
+    assert np.abs(sound.pcm.astype(np.int32)).max() > 3000
 
 
 @pytest.mark.parametrize(

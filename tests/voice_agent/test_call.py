@@ -260,3 +260,18 @@ def test_a_pause_inside_a_turn_makes_one_turn() -> None:
     )
     assert [e.text for e in scene.of(TurnCommitted)] == ["tell me more"]
     assert len(scene.of(SpeechStarted)) == len(scene.of(SpeechStopped)) == 1
+
+
+def test_a_reopened_turn_leaves_no_trace_of_its_candidate() -> None:
+    scene = Scene("Fine.", turn_taking={"continuation_ms": 6000})
+    scene.thinker.first_s = 4.0
+    scene.play(
+        silence(300), say("tell me"), silence(900), cough(100), silence(1500), say("more please"),
+        silence(7000), say("hello"), silence(7000), say("what"), tail_ms=7000,
+    )  # fmt: skip
+    assert len(scene.of(TurnReopened)) == 1
+    traces = [e.trace for e in scene.of(TurnTraced)]
+    assert [t.transcript for t in traces] == ["tell me more please", "hello", "what"]
+    for trace in traces[1:]:
+        spoken_s = trace.marks[Mark.SPEECH_END] - trace.marks[Mark.SPEECH_START]
+        assert spoken_s < 1.0, "the onset is this turn's own"
