@@ -1,0 +1,272 @@
+// A whole step of a Llama-family model in one call: every layer over a mixed batch of decode and
+// prefill tokens, then the logits of the rows that sample. Plain C ABI; see native.py.
+#include <sys/mman.h>
+#include <cstdlib>
+#include <new>
+#include <vector>
+#include "../linear_group/cpu.h"
+#include "../native/pool.h"
+#include "../paged_attention/cpu.h"
+#include "../rms_norm/cpu.h"
+#include "../rope/cpu.h"
+#include "../silu_mul/cpu.h"
+
+using linear_group::Into;
+using linear_group::Rounded;
+using linear_group::Weight;
+
+namespace {
+
+struct Layer {
+  const float* attn_norm;
+  const float* mlp_norm;
+  const float* q_norm;  // [d] or null (Qwen3)
+  const float* k_norm;
+  const float* q_bias;  // or null
+  const float* k_bias;
+  const float* v_bias;
+  Weight q, k, v, o, gate, up, down;
+};
+
+struct Model {
+  const Layer* layers;
+  int32_t n_layers, hidden, heads, kv_heads, d, intermediate;
+  float eps, scale;
+  const float* turns;  // [positions, d / 2, 2]
+  const float* norm;
+  Weight head;
+  float* cache;  // [layers, 2, n_blocks, kv_heads, block_size, d]
+  int32_t n_blocks, block_size;
+};
+
+struct Step {
+  int32_t n_tokens, n_rows, n_logits;
+  float* x;                  // [n_tokens, hidden]: embeddings in, last hidden state out
+  const int32_t* positions;  // [n_tokens]
+  const int32_t* row_of;     // [n_tokens]
+  const int32_t* tables;     // block numbers of all rows
+  const int32_t* table_at;   // [n_rows]: where each row's begin
+  const int32_t* logits_of;  // [n_logits] token numbers
+  float* logits;             // [n_logits, vocab]
+};
+
+// Memory that only grows; warm-up takes it to its final size.
+template <class T>
+class Buffer {
+ public:
+  ~Buffer() { std::free(data_); }
+  T* take(int64_t n) {
+    if (n > n_) {
+      std::free(data_);
+      n_ = n + n / 4;
+      data_ = static_cast<T*>(std::aligned_alloc(64, (n_ * sizeof(T) + 63) / 64 * 64));
+      if (!data_) throw std::bad_alloc();
+    }
+    return data_;
+  }
+
+ private:
+  T* data_ = nullptr;
+  int64_t n_ = 0;
+};
+
+struct Decoder {
+  Decoder(const Model& m, int n_threads) : model(m), pool(n_threads) {}
+  Model model;
+  Pool pool;
+  Buffer<float> normed, qkv, mixed, gated, scale;
+  Buffer<int8_t> codes;
+  Buffer<int32_t> sums;
+  std::vector<Buffer<float>> scores;
+
+  Rounded rounded(const float* x, int n, int n_in, int64_t stride) {
+    const int groups = n_in / linear_group::GROUP;
+    const Rounded r{codes.take(int64_t(n) * n_in), scale.take(int64_t(n) * groups),
+                    sums.take(int64_t(n) * groups)};
+    pool.run(n, 4, [&](int first, int last) {
+      for (int i = first; i < last; ++i)
+        linear_group::round_row(x + i * stride, n_in, r.codes + int64_t(i) * n_in,
+                                r.scale + int64_t(i) * groups, r.sum + int64_t(i) * groups);
+    });
+    return r;
+  }
+
+  // Products that read the same x, side by side in y's rows.
+  struct Product {
+    const Weight* w;
+    const float* bias;
+    int64_t at;  // first column in y
+  };
+
+  template <int N>
+  void multiply(const Product (&products)[N], const Rounded& x, int n, Into into, float* y,
+                int64_t stride) {
+    int ends[N], total = 0;
+    for (int i = 0; i < N; ++i) ends[i] = total += linear_group::n_tiles(*products[i].w);
+    pool.run(total, total < 64 ? 4 : 8, [&](int first, int last) {
+      int begin = 0;
+      for (int i = 0; i < N; begin = ends[i++]) {
+        const int from = std::max(first, begin), to = std::min(last, ends[i]);
+        if (from < to)
+          linear_group::run(*products[i].w, from - begin, to - begin, x, n, products[i].bias, into,
+                            y + products[i].at, stride);
+      }
+    });
+  }
+
+  void normalise(const float* x, const float* weight, int n, float* y) {
+    pool.run(n, 8, [&](int first, int last) {
+      for (int i = first; i < last; ++i)
+        rms_norm::row(x + int64_t(i) * model.hidden, weight, model.hidden, model.eps,
+                      y + int64_t(i) * model.hidden);
+    });
+  }
+
+  void attend(const Step& s, const Layer& layer, const paged_attention::Cache& cache, float* qkv,
+              int64_t width, float* out) {
+    const Model& m = model;
+    const int q_width = m.heads * m.d, share = m.heads / m.kv_heads;
+    pool.run(s.n_tokens, 8, [&](int first, int last) {
+      for (int t = first; t < last; ++t) {
+        float* row = qkv + t * width;
+        const float* turn = m.turns + int64_t(s.positions[t]) * m.d;
+        for (int h = 0; h < m.heads + m.kv_heads; ++h) {
+          const float* weight = h < m.heads ? layer.q_norm : layer.k_norm;
+          if (weight) rms_norm::row(row + h * m.d, weight, m.d, m.eps, row + h * m.d);
+          rope::head(row + h * m.d, turn, m.d);
+        }
+        const int32_t* table = s.tables + s.table_at[s.row_of[t]];
+        const int block = table[s.positions[t] / m.block_size];
+        const int slot = s.positions[t] % m.block_size;
+        for (int side = 0; side < 2; ++side)
+          for (int h = 0; h < m.kv_heads; ++h)
+            std::memcpy(paged_attention::at(cache, side, block, h, slot),
+                        row + q_width + (side * m.kv_heads + h) * m.d, m.d * sizeof(float));
+      }
+    });
+    pool.run(s.n_tokens * m.kv_heads, 1, [&](int first, int last) {
+      thread_local Buffer<float> scores;
+      for (int i = first; i < last; ++i) {
+        const int t = i / m.kv_heads, h = i % m.kv_heads, n_seen = s.positions[t] + 1;
+        float* scratch = scores.take(int64_t(paged_attention::TOGETHER) * (n_seen + 16));
+        paged_attention::group(cache, s.tables + s.table_at[s.row_of[t]], n_seen, h, share,
+                               qkv + t * width + h * share * m.d, m.scale, scratch,
+                               out + int64_t(t) * q_width + h * share * m.d);
+      }
+    });
+  }
+
+  void layer(const Step& s, int number) {
+    const Model& m = model;
+    const Layer& l = m.layers[number];
+    const int n = s.n_tokens, q_width = m.heads * m.d, kv_width = m.kv_heads * m.d;
+    const int64_t width = q_width + 2 * kv_width, wide = 2 * int64_t(m.intermediate);
+    const paged_attention::Cache cache{
+        m.cache + int64_t(number) * 2 * m.n_blocks * m.kv_heads * m.block_size * m.d, m.n_blocks,
+        m.kv_heads, m.block_size, m.d};
+    float* x = normed.take(int64_t(n) * m.hidden);
+    float* heads = qkv.take(n * width);
+    float* out = mixed.take(int64_t(n) * q_width);
+    float* hidden = gated.take(n * wide);
+
+    normalise(s.x, l.attn_norm, n, x);
+    multiply<3>({{&l.q, l.q_bias, 0}, {&l.k, l.k_bias, q_width}, {&l.v, l.v_bias, q_width + kv_width}},
+                rounded(x, n, m.hidden, m.hidden), n, Into::store, heads, width);
+    attend(s, l, cache, heads, width, out);
+    multiply<1>({{&l.o, nullptr, 0}}, rounded(out, n, q_width, q_width), n, Into::add, s.x, m.hidden);
+    normalise(s.x, l.mlp_norm, n, x);
+    multiply<2>({{&l.gate, nullptr, 0}, {&l.up, nullptr, m.intermediate}},
+                rounded(x, n, m.hidden, m.hidden), n, Into::store, hidden, wide);
+    pool.run(n, 4, [&](int first, int last) {
+      for (int i = first; i < last; ++i) {
+        float* row = hidden + i * wide;
+        silu_mul::row(row, row + m.intermediate, m.intermediate, row);
+      }
+    });
+    multiply<1>({{&l.down, nullptr, 0}}, rounded(hidden, n, m.intermediate, wide), n, Into::add, s.x,
+                m.hidden);
+  }
+
+  void run(const Step& s) {
+    for (int i = 0; i < model.n_layers; ++i) layer(s, i);
+    if (s.n_logits == 0) return;
+    float* x = normed.take(int64_t(s.n_logits) * model.hidden);
+    for (int i = 0; i < s.n_logits; ++i)
+      rms_norm::row(s.x + int64_t(s.logits_of[i]) * model.hidden, model.norm, model.hidden,
+                    model.eps, x + int64_t(i) * model.hidden);
+    multiply<1>({{&model.head, nullptr, 0}}, rounded(x, s.n_logits, model.hidden, model.hidden),
+                s.n_logits, Into::store, s.logits, model.head.n_out);
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+const char* native_name() { return SIMD_NAME; }
+
+// Zeroed memory in huge pages where the system gives them; null if there is none.
+void* native_alloc(int64_t n_bytes) {
+  void* p = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  madvise(p, n_bytes, MADV_HUGEPAGE);
+  return p;
+}
+void native_free(void* p, int64_t n_bytes) { munmap(p, n_bytes); }
+
+int64_t linear_group_bytes(const Weight* w) {
+  return linear_group::n_tiles(*w) * linear_group::tile_bytes(*w);
+}
+
+// y [n, n_out] = x [n, n_in] @ w.T + bias (or null); one thread.
+void linear_group_run(const Weight* w, const float* x, int32_t n, const float* bias, float* y) {
+  const int groups = linear_group::n_groups(*w);
+  thread_local Buffer<int8_t> codes;
+  thread_local Buffer<float> scale;
+  thread_local Buffer<int32_t> sums;
+  const Rounded r{codes.take(int64_t(n) * w->n_in), scale.take(int64_t(n) * groups),
+                  sums.take(int64_t(n) * groups)};
+  for (int i = 0; i < n; ++i)
+    linear_group::round_row(x + int64_t(i) * w->n_in, w->n_in, r.codes + int64_t(i) * w->n_in,
+                            r.scale + int64_t(i) * groups, r.sum + int64_t(i) * groups);
+  linear_group::run(*w, 0, linear_group::n_tiles(*w), r, n, bias, Into::store, y, w->n_out);
+}
+
+void rms_norm_run(const float* x, const float* weight, int32_t n, int32_t d, float eps, float* y) {
+  for (int i = 0; i < n; ++i) rms_norm::row(x + int64_t(i) * d, weight, d, eps, y + int64_t(i) * d);
+}
+void rope_run(float* x, const float* turns, int32_t n, int32_t heads, int32_t d) {
+  for (int i = 0; i < n; ++i)
+    for (int h = 0; h < heads; ++h)
+      rope::head(x + (int64_t(i) * heads + h) * d, turns + int64_t(i) * d, d);
+}
+void silu_mul_run(const float* x, int32_t n, int32_t f, float* y) {
+  for (int i = 0; i < n; ++i)
+    silu_mul::row(x + 2 * int64_t(i) * f, x + (2 * int64_t(i) + 1) * f, f, y + int64_t(i) * f);
+}
+void paged_attention_run(const paged_attention::Cache* cache, const int32_t* table, int32_t n_seen,
+                         int32_t heads, const float* q, float scale, float* out) {
+  Buffer<float> scores;
+  const int share = heads / cache->kv_heads;
+  float* scratch = scores.take(int64_t(paged_attention::TOGETHER) * (n_seen + 16));
+  for (int h = 0; h < cache->kv_heads; ++h)
+    paged_attention::group(*cache, table, n_seen, h, share, q + h * share * cache->d, scale, scratch,
+                           out + h * share * cache->d);
+}
+
+Decoder* decoder_new(const Model* model, int32_t n_threads) {
+  return new (std::nothrow) Decoder(*model, n_threads);
+}
+void decoder_free(Decoder* decoder) { delete decoder; }
+
+// 0, or 1 when memory ran out (nothing of the step may be trusted then).
+int32_t decoder_run(Decoder* decoder, const Step* step) {
+  try {
+    decoder->run(*step);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,171 @@
+// y = x @ W.T with W in groups of 32 inputs: 4, 5 or 8 bit codes, an fp16 scale per group and, if
+// `shifted`, an fp16 shift. See spec.py for the layout. x is rounded to 8 bits in the same groups.
+#pragma once
+#include <algorithm>
+#include "../native/simd.h"
+
+namespace linear_group {
+
+constexpr int GROUP = 32;
+constexpr int TILE = simd::LANES;
+
+struct Weight {
+  const uint8_t* data;
+  int32_t n_in, n_out;  // n_in a multiple of GROUP
+  int32_t bits;         // 4, 5 or 8
+  int32_t shifted;      // w = scale * code + shift, else w = scale * (code - 2^(bits - 1))
+};
+
+inline int n_groups(const Weight& w) { return w.n_in / GROUP; }
+inline int n_tiles(const Weight& w) { return (w.n_out + TILE - 1) / TILE; }
+inline int64_t tile_bytes(const Weight& w) {
+  const int64_t group = GROUP * TILE * w.bits / 8 + 2 * TILE * (w.shifted ? 2 : 1);
+  return (n_groups(w) * group + 63) / 64 * 64;
+}
+
+// Rounded activations: codes [n, n_in], scale [n, groups], sum of a group's codes [n, groups].
+struct Rounded {
+  int8_t* codes;
+  float* scale;
+  int32_t* sum;
+};
+
+inline void round_row(const float* x, int n_in, int8_t* codes, float* scale, int32_t* sum) {
+  using namespace simd;
+  for (int g = 0; g < n_in / GROUP; ++g, x += GROUP, codes += GROUP) {
+    const float top = largest(x, GROUP);
+    const F inverse = set(top > 0 ? 127.0f / top : 0.0f);
+    store_bytes(codes, rounded(mul(load(x), inverse)));
+    store_bytes(codes + LANES, rounded(mul(load(x + LANES), inverse)));
+    int32_t total = 0;
+    for (int i = 0; i < GROUP; ++i) total += codes[i];
+    scale[g] = top / 127.0f;
+    sum[g] = total;
+  }
+}
+
+enum class Into { store, add };
+
+template <int BITS, bool SHIFTED, int T, int R>
+inline void block(const Weight& w, int tile, const Rounded& x, int row, const float* bias,
+                  Into into, float* y, int64_t stride) {
+  using namespace simd;
+  constexpr bool WIDE = BITS == 8;
+  constexpr int CODES = GROUP * TILE * BITS / 8;
+  constexpr int ZERO = 1 << (BITS - 1);
+  const int groups = n_groups(w);
+  const int64_t step = tile_bytes(w);
+  const uint8_t* base = w.data + tile * step;
+  const int8_t* codes[R];
+  const float* scale[R];
+  const int32_t* sums[R];
+  for (int r = 0; r < R; ++r) {
+    codes[r] = x.codes + static_cast<int64_t>(row + r) * w.n_in;
+    scale[r] = x.scale + static_cast<int64_t>(row + r) * groups;
+    sums[r] = x.sum + static_cast<int64_t>(row + r) * groups;
+  }
+  F acc[T][R];
+  for (int t = 0; t < T; ++t)
+    for (int r = 0; r < R; ++r) acc[t][r] = zero();
+  for (int g = 0; g < groups; ++g) {
+    I part[T][R];
+    for (int t = 0; t < T; ++t)
+      for (int r = 0; r < R; ++r) part[t][r] = iset(SHIFTED ? 0 : -ZERO * sums[r][g]);
+    const int at = g * GROUP;
+    if constexpr (WIDE) {
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; ++j)
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+          const Codes v = simd::codes(base + t * step + static_cast<int64_t>(g) * CODES + 64 * j);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) part[t][r] = dot<true>(part[t][r], v, codes[r] + at + 4 * j);
+        }
+    } else {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j)
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+          const uint8_t* p = base + t * step + static_cast<int64_t>(g) * CODES;
+          const Codes v = simd::codes(p + 64 * j);
+          Codes lo = low(v), hi = high(v);
+          if constexpr (BITS == 5) {
+            lo = fifth(lo, p + 256 + 8 * j);
+            hi = fifth(hi, p + 288 + 8 * j);
+          }
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) {
+            part[t][r] = dot<false>(part[t][r], lo, codes[r] + at + 4 * j);
+            part[t][r] = dot<false>(part[t][r], hi, codes[r] + at + 16 + 4 * j);
+          }
+        }
+    }
+    for (int t = 0; t < T; ++t) {
+      const uint8_t* tail = base + t * step + static_cast<int64_t>(groups) * CODES;
+      const auto* scales = reinterpret_cast<const uint16_t*>(tail) + g * TILE;
+      const F by = half(scales);
+      for (int r = 0; r < R; ++r)
+        acc[t][r] = fma(mul(to_float(part[t][r]), set(scale[r][g])), by, acc[t][r]);
+      if constexpr (SHIFTED) {
+        const F shift = half(scales + groups * TILE);
+        for (int r = 0; r < R; ++r)
+          acc[t][r] = fma(shift, set(scale[r][g] * static_cast<float>(sums[r][g])), acc[t][r]);
+      }
+    }
+  }
+  for (int t = 0; t < T; ++t) {
+    const int out = (tile + t) * TILE;
+    const int n = std::min(TILE, w.n_out - out);
+    for (int r = 0; r < R; ++r) {
+      float* to = y + (row + r) * stride + out;
+      if (n == TILE) {
+        F value = acc[t][r];
+        if (bias) value = add(value, load(bias + out));
+        store(to, into == Into::add ? add(load(to), value) : value);
+      } else {
+        float lanes[TILE];
+        store(lanes, acc[t][r]);
+        for (int i = 0; i < n; ++i) {
+          const float value = bias ? lanes[i] + bias[out + i] : lanes[i];
+          to[i] = into == Into::add ? to[i] + value : value;
+        }
+      }
+    }
+  }
+}
+
+// Tiles [first, last) for all n rows. Four tiles together when there is one row: four streams.
+template <int BITS, bool SHIFTED>
+inline void tiles(const Weight& w, int first, int last, const Rounded& x, int n, const float* bias,
+                  Into into, float* y, int64_t stride) {
+  int t = first;
+  if (n == 1) {
+    for (; t + 4 <= last; t += 4)
+      block<BITS, SHIFTED, 4, 1>(w, t, x, 0, bias, into, y, stride);
+    for (; t < last; ++t) block<BITS, SHIFTED, 1, 1>(w, t, x, 0, bias, into, y, stride);
+    return;
+  }
+  for (; t + 2 <= last && n < 8; t += 2) {
+    int r = 0;
+    for (; r + 4 <= n; r += 4) block<BITS, SHIFTED, 2, 4>(w, t, x, r, bias, into, y, stride);
+    for (; r + 2 <= n; r += 2) block<BITS, SHIFTED, 2, 2>(w, t, x, r, bias, into, y, stride);
+    for (; r < n; ++r) block<BITS, SHIFTED, 2, 1>(w, t, x, r, bias, into, y, stride);
+  }
+  for (; t < last; ++t) {
+    int r = 0;
+    for (; r + 8 <= n; r += 8) block<BITS, SHIFTED, 1, 8>(w, t, x, r, bias, into, y, stride);
+    for (; r + 4 <= n; r += 4) block<BITS, SHIFTED, 1, 4>(w, t, x, r, bias, into, y, stride);
+    for (; r < n; ++r) block<BITS, SHIFTED, 1, 1>(w, t, x, r, bias, into, y, stride);
+  }
+}
+
+inline void run(const Weight& w, int first, int last, const Rounded& x, int n, const float* bias,
+                Into into, float* y, int64_t stride) {
+  if (w.bits == 4 && w.shifted) tiles<4, true>(w, first, last, x, n, bias, into, y, stride);
+  else if (w.bits == 4) tiles<4, false>(w, first, last, x, n, bias, into, y, stride);
+  else if (w.bits == 5 && w.shifted) tiles<5, true>(w, first, last, x, n, bias, into, y, stride);
+  else if (w.bits == 5) tiles<5, false>(w, first, last, x, n, bias, into, y, stride);
+  else tiles<8, false>(w, first, last, x, n, bias, into, y, stride);
+}
+
+}  // namespace linear_group

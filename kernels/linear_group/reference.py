@@ -1,0 +1,27 @@
+"""linear_group in plain PyTorch: codes multiplied in float64, exact, group by group."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.linear_group.spec import GROUP, Codes
+
+
+def linear_group(x: Tensor, w: Codes, bias: Tensor | None = None) -> Tensor:
+    """x fp32 [n, n_in], bias fp32 [n_out] -> fp32 [n, n_out]."""
+    n = x.shape[0]
+    groups = x.view(n, -1, GROUP)
+    top = groups.abs().amax(-1)
+    inverse = torch.where(top > 0, 127.0 / top, torch.zeros_like(top)).unsqueeze(-1)
+    codes = (groups * inverse).round_()
+    scale = top / 127.0
+    zero = 0 if w.shift is not None else 2 ** (w.bits - 1)
+    weight = w.codes.view(-1, groups.shape[1], GROUP).double() - zero
+    y = torch.zeros(n, weight.shape[0])
+    for g in range(groups.shape[1]):
+        part = (codes[:, g].double() @ weight[:, g].T).float()
+        y += part * scale[:, g, None] * w.scale[:, g].float()
+        if w.shift is not None:
+            y += w.shift[:, g].float() * (scale[:, g] * codes[:, g].sum(-1))[:, None]
+    return y if bias is None else y + bias

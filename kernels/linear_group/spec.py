@@ -1,0 +1,108 @@
+"""Shapes, formats and tolerances of linear_group: weights of 4, 5 or 8 bits in groups of 32 inputs.
+
+w = scale * code + shift ("shifted"), or w = scale * (code - 2^(bits - 1)), with one fp16 scale (and
+shift) per output and group. These are the block formats of GGUF files (Q4_0, Q4_1, Q5_0, Q5_1,
+Q8_0, and Q4_K / Q5_K whose two-level scales multiply out), so a file's codes are used as they are.
+
+Activations are rounded to 8 bits per row and group with their own scale; a group's integer sum is
+exact and groups are added in order, so a row's result is bit-identical alone and in any batch.
+
+Packed, 16 outputs are a tile, tiles follow each other, each padded to 64 bytes:
+
+    codes    [groups][bytes]     4 bits: 4 vectors of 64 bytes; byte 4 * output + k of vector j
+                                 holds input 4 j + k below and input 16 + 4 j + k above
+                                 5 bits: the same, then 8 planes of 64 bits with the fifth bits
+                                 8 bits: 8 vectors of 64 bytes
+    scales   [groups][16] fp16
+    shifts   [groups][16] fp16   if shifted
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GROUP = 32
+TILE = 16
+REL_ERROR = 0.01
+"""Largest relative error of an output row (2-norm) against the fp32 product with the same codes."""
+SHAPES = ((576, 576), (576, 192), (1536, 576), (896, 128), (4864, 896), (64, 40))
+"""(n_in, n_out)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """A weight as codes: uint8 [n_out, n_in], scale and shift fp16 [n_out, n_in / 32]."""
+
+    bits: int
+    codes: Tensor
+    scale: Tensor
+    shift: Tensor | None
+
+    def dense(self) -> Tensor:
+        """fp32 [n_out, n_in]: the weight that the codes stand for."""
+        n_out, n_in = self.codes.shape
+        codes = self.codes.view(n_out, -1, GROUP).float()
+        if self.shift is None:
+            codes = codes - 2 ** (self.bits - 1)
+        dense = codes * self.scale.float().unsqueeze(-1)
+        if self.shift is not None:
+            dense += self.shift.float().unsqueeze(-1)
+        return dense.view(n_out, n_in)
+
+    def rows(self, order: Tensor) -> Codes:
+        """The same outputs in another order."""
+        shift = None if self.shift is None else self.shift[order]
+        return Codes(self.bits, self.codes[order], self.scale[order], shift)
+
+
+def quantise(weight: Tensor, bits: int = 8) -> Codes:
+    """weight fp32 [n_out, n_in], n_in a multiple of 32 -> symmetric codes, nearest."""
+    n_out, n_in = weight.shape
+    groups = weight.view(n_out, -1, GROUP)
+    zero = 2 ** (bits - 1)
+    scale = (groups.abs().amax(-1) / (zero - 1)).half()
+    by = scale.float()
+    inverse = torch.where(by > 0, 1.0 / by, torch.zeros_like(by)).unsqueeze(-1)
+    codes = (groups * inverse).round_().clamp_(-zero, zero - 1).add_(zero)
+    return Codes(bits, codes.to(torch.uint8).view(n_out, n_in), scale, None)
+
+
+def pack(w: Codes) -> Tensor:
+    """The kernels' layout of a weight, uint8 [tiles, bytes of a tile]."""
+    n_out, n_in = w.codes.shape
+    tiles, groups = -(-n_out // TILE), n_in // GROUP
+    pad = tiles * TILE - n_out
+    codes = torch.nn.functional.pad(w.codes, (0, 0, 0, pad))
+    # [tile, output, group, vector, k] -> [tile, group, vector, output * 4 + k]
+    vectors = codes.view(tiles, TILE, groups, 8, 4).permute(0, 2, 3, 1, 4)
+    vectors = vectors.reshape(tiles, groups, 8, 64)
+    if w.bits == 8:
+        body = vectors.reshape(tiles, -1)
+    else:
+        nibbles = (vectors[:, :, :4] & 15) | ((vectors[:, :, 4:] & 15) << 4)
+        parts = [nibbles.reshape(tiles, groups, -1)]
+        if w.bits == 5:
+            bit = (vectors >> 4).view(tiles, groups, 8, 8, 8) << torch.arange(8, dtype=torch.uint8)
+            parts.append(bit.sum(-1, dtype=torch.uint8).reshape(tiles, groups, -1))
+        body = torch.cat(parts, -1).reshape(tiles, -1)
+    tails = [_per_tile(w.scale, pad)] + ([] if w.shift is None else [_per_tile(w.shift, pad)])
+    whole = torch.cat([body, *tails], -1)
+    return torch.nn.functional.pad(whole, (0, -whole.shape[1] % 64))
+
+
+def _per_tile(values: Tensor, pad: int) -> Tensor:
+    """fp16 [n_out, groups] -> bytes [tiles, groups * 16 * 2]."""
+    padded = torch.nn.functional.pad(values, (0, 0, 0, pad))
+    groups = values.shape[1]
+    ordered = padded.view(-1, TILE, groups).transpose(1, 2).contiguous()
+    return ordered.view(torch.uint8).view(ordered.shape[0], -1)
+
+
+def bytes_moved(n: int, w: Codes) -> int:
+    """Bytes of the packed weight, and of activations and results in fp32, once each."""
+    n_out, n_in = w.codes.shape
+    per_group = GROUP * w.bits / 8 + (2 if w.shift is None else 4)
+    return int(n_out * n_in / GROUP * per_group) + 4 * n * (n_in + n_out)

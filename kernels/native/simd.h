@@ -1,0 +1,215 @@
+// Sixteen lanes at a time, on AVX-512 with VNNI or on AVX2. Every lane does the same operations in
+// the same order on both, so results agree bit for bit.
+#pragma once
+#include <immintrin.h>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace simd {
+
+constexpr int LANES = 16;
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#define SIMD_NAME "avx512-vnni"
+
+using F = __m512;
+using I = __m512i;
+using Codes = __m512i;  // 64 unsigned bytes: 16 outputs x 4 inputs
+
+inline F zero() { return _mm512_setzero_ps(); }
+inline F set(float x) { return _mm512_set1_ps(x); }
+inline F load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+inline F add(F a, F b) { return _mm512_add_ps(a, b); }
+inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F div(F a, F b) { return _mm512_div_ps(a, b); }
+inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F max(F a, F b) { return _mm512_max_ps(a, b); }
+inline F min(F a, F b) { return _mm512_min_ps(a, b); }
+inline F abs(F a) { return _mm512_abs_ps(a); }
+inline F half(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline I iset(int32_t x) { return _mm512_set1_epi32(x); }
+inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+inline I rounded(F x) { return _mm512_cvtps_epi32(x); }
+inline F power2(I n) {  // 2^n for -126 <= n <= 127
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
+}
+inline void store_bytes(int8_t* p, I x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x));
+}
+inline Codes codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline Codes low(Codes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+inline Codes high(Codes v) {
+  return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
+}
+// Adds 16 to the bytes whose bit is set in the 64-bit plane at p.
+inline Codes fifth(Codes v, const uint8_t* p) {
+  uint64_t plane;
+  std::memcpy(&plane, p, 8);
+  return _mm512_mask_add_epi8(v, plane, v, _mm512_set1_epi8(16));
+}
+// Each of 16 sums += 4 products of unsigned codes and the 4 signed bytes at x; exact.
+template <bool WIDE>
+inline I dot(I sum, Codes w, const int8_t* x) {
+  int32_t four;
+  std::memcpy(&four, x, 4);
+  return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(four));
+}
+
+inline float sum(F x) {  // pairs that are 8, 4, 2, 1 apart
+  __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+// Swaps neighbouring lanes: 1 0 3 2 ...
+inline F swapped(F x) { return _mm512_permute_ps(x, 0xB1); }
+inline F evens(F x) { return _mm512_moveldup_ps(x); }
+inline F odds(F x) { return _mm512_movehdup_ps(x); }
+// a * b, minus c in even lanes and plus c in odd ones
+inline F fma_alternate(F a, F b, F c) { return _mm512_fmaddsub_ps(a, b, c); }
+
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define SIMD_NAME "avx2"
+
+struct F {
+  __m256 a, b;
+};
+struct I {
+  __m256i a, b;
+};
+using Codes = I;
+
+inline F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, F x) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps(p + 8, x.b);
+}
+inline F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+inline F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+inline F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+inline F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+inline F fma(F x, F y, F z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+inline F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+inline F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+inline F abs(F x) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+inline F half(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline I iset(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+inline I rounded(F x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+inline F power2(I n) {
+  const __m256i bias = _mm256_set1_epi32(127);
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.a, bias), 23)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.b, bias), 23))};
+}
+inline void store_bytes(int8_t* p, I x) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
+  const __m128i bytes =
+      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+inline Codes codes(const uint8_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+inline Codes low(Codes v) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(v.a, mask), _mm256_and_si256(v.b, mask)};
+}
+inline Codes high(Codes v) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(_mm256_srli_epi16(v.a, 4), mask),
+          _mm256_and_si256(_mm256_srli_epi16(v.b, 4), mask)};
+}
+inline __m256i sixteens(uint32_t plane) {  // 16 in each byte whose bit is set
+  const __m256i spread = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202,
+                                           0x0101010101010101, 0);
+  const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201ULL));
+  const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(plane)), spread);
+  const __m256i on = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+  return _mm256_and_si256(on, _mm256_set1_epi8(16));
+}
+inline Codes fifth(Codes v, const uint8_t* p) {
+  uint32_t plane[2];
+  std::memcpy(plane, p, 8);
+  return {_mm256_add_epi8(v.a, sixteens(plane[0])), _mm256_add_epi8(v.b, sixteens(plane[1]))};
+}
+inline __m256i dot_narrow(__m256i w, __m256i x) {  // codes below 64: pairs fit in 16 bits
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1));
+}
+inline __m256i dot_wide(__m256i w, __m256i x) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  const __m256i below = dot_narrow(_mm256_and_si256(w, mask), x);
+  const __m256i above = dot_narrow(_mm256_and_si256(_mm256_srli_epi16(w, 4), mask), x);
+  return _mm256_add_epi32(below, _mm256_slli_epi32(above, 4));
+}
+template <bool WIDE>
+inline I dot(I sum, Codes w, const int8_t* x) {
+  int32_t four;
+  std::memcpy(&four, x, 4);
+  const __m256i b = _mm256_set1_epi32(four);
+  const __m256i lo = WIDE ? dot_wide(w.a, b) : dot_narrow(w.a, b);
+  const __m256i hi = WIDE ? dot_wide(w.b, b) : dot_narrow(w.b, b);
+  return {_mm256_add_epi32(sum.a, lo), _mm256_add_epi32(sum.b, hi)};
+}
+
+inline float sum(F x) {
+  const __m256 h = _mm256_add_ps(x.a, x.b);
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+inline F swapped(F x) { return {_mm256_permute_ps(x.a, 0xB1), _mm256_permute_ps(x.b, 0xB1)}; }
+inline F evens(F x) { return {_mm256_moveldup_ps(x.a), _mm256_moveldup_ps(x.b)}; }
+inline F odds(F x) { return {_mm256_movehdup_ps(x.a), _mm256_movehdup_ps(x.b)}; }
+inline F fma_alternate(F x, F y, F z) {
+  return {_mm256_fmaddsub_ps(x.a, y.a, z.a), _mm256_fmaddsub_ps(x.b, y.b, z.b)};
+}
+
+#else
+#error "needs AVX-512 VNNI, or AVX2 with FMA and F16C"
+#endif
+
+inline float largest(const float* p, int n) {  // of the magnitudes; order can't matter
+  F top = zero();
+  for (int i = 0; i < n; i += LANES) top = max(top, abs(load(p + i)));
+  float lanes[LANES];
+  store(lanes, top);
+  float best = 0;
+  for (float lane : lanes) best = lane > best ? lane : best;
+  return best;
+}
+
+// e^x with a relative error below 2e-7; x below -87 counts as -87.
+inline F exp(F x) {
+  x = min(max(x, set(-87.0f)), set(88.0f));
+  const I n = rounded(mul(x, set(1.44269504088896341f)));
+  const F whole = to_float(n);
+  F r = fma(whole, set(-0.693359375f), x);
+  r = fma(whole, set(2.12194440e-4f), r);
+  F p = set(1.9875691500e-4f);
+  p = fma(p, r, set(1.3981999507e-3f));
+  p = fma(p, r, set(8.3334519073e-3f));
+  p = fma(p, r, set(4.1665795894e-2f));
+  p = fma(p, r, set(1.6666665459e-1f));
+  p = fma(p, r, set(5.0000001201e-1f));
+  p = add(fma(p, mul(r, r), r), set(1.0f));
+  return mul(p, power2(n));
+}
+
+}  // namespace simd
