@@ -52,6 +52,8 @@ def page_event(event: ev.Event) -> dict[str, Any] | None:
                 "prompt_tokens": trace.prompt_tokens,
                 "cached_tokens": trace.cached_tokens,
                 "output_tokens": trace.output_tokens,
+                "backend": trace.backend,
+                "fallback": trace.fallback,
             }
         case ev.CallFault(code, message, fatal):
             return {"type": "error", "code": code, "message": message, "fatal": fatal}

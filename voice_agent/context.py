@@ -43,6 +43,15 @@ class Message:
     ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a reply is made from, in both forms: a remote model reads the messages (role, text), the
+    engine in this process the token ids of the same history."""
+
+    messages: tuple[tuple[Role, str], ...]
+    ids: tuple[int, ...]
+
+
 class Conversation:
     """Owns one call's history. max_tokens: the model's context length less room for a reply."""
 
@@ -63,12 +72,21 @@ class Conversation:
         """Replace the system message; the whole prefix is recomputed on the next turn."""
         self.messages[0] = Message(Role.SYSTEM, text, tuple(self._chat.system(text)))
 
-    def prompt(self, user_text: str | None = None) -> list[int]:
-        """Ids to generate a reply from, with `user_text` as a message not yet committed."""
-        ids = [i for m in self.messages for i in m.ids]
+    def prefix(self) -> Prompt:
+        """What every prompt from here on starts with."""
+        return Prompt(
+            tuple((m.role, m.text) for m in self.messages),
+            tuple(i for m in self.messages for i in m.ids),
+        )
+
+    def prompt(self, user_text: str | None = None) -> Prompt:
+        """To generate a reply from, with `user_text` as a message not yet committed."""
+        so_far = self.prefix()
+        messages, ids = so_far.messages, list(so_far.ids)
         if user_text is not None:
+            messages = (*messages, (Role.USER, user_text))
             ids += self._chat.user(user_text)
-        return ids + self._chat.assistant_open()
+        return Prompt(messages, (*ids, *self._chat.assistant_open()))
 
     def add_user(self, text: str) -> None:
         self.messages.append(Message(Role.USER, text, tuple(self._chat.user(text))))
@@ -86,9 +104,12 @@ class Conversation:
     def add_assistant(self, ids: Sequence[int], text: str, heard_chars: int) -> str:
         """Append what was heard of a reply; returns exactly the text that entered the history.
 
-        ids: the reply's token ids as generated; text: their decoding; heard_chars: end of the last
-        heard word in `text`. Nothing heard means no message.
+        ids: the reply's token ids as generated, none if another process made it; text: their
+        decoding; heard_chars: end of the last heard word in `text`. Nothing heard means no message.
         """
+        if not ids:
+            text = text[: max(0, heard_chars)]
+            ids = self._tokenizer.encode(text)
         kept, kept_text = self.cut(ids, text, heard_chars)
         if not kept_text.strip():
             return ""

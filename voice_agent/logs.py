@@ -19,7 +19,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
     "taskName",
     "color_message",
 }
-_QUIET = ("aioice", "aiortc", "asyncio", "httpx", "httpcore", "uvicorn", "websockets")
+_QUIET = ("aioice", "aiortc", "asyncio", "httpx2", "httpcore2", "uvicorn", "websockets")
 
 
 class TextFormatter(logging.Formatter):
@@ -115,6 +115,8 @@ def turn_fields(trace: TurnTrace, *, content: bool) -> dict[str, Any]:
         "prompt_tokens": trace.prompt_tokens,
         "cached_tokens": trace.cached_tokens,
         "output_tokens": trace.output_tokens,
+        "backend": trace.backend,
+        "fallback": trace.fallback,
     }
     if content:
         fields |= {

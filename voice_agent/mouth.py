@@ -7,11 +7,11 @@ however it ends: there the history receives exactly what was heard.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import turn as tm
+from .context import Prompt
 from .errors import InternalError, UsageError
 from .events import ReplyDone, ReplyStarted, ReplyStatus, ReplyText, WordsHeard
 from .playout import Playout, Tick
@@ -138,7 +138,7 @@ class Mouth:
             deadline_s=deadline_s,
         )
 
-    def _produce(self, reply: Reply, prompt: Sequence[int]) -> None:
+    def _produce(self, reply: Reply, prompt: Prompt) -> None:
         job = reply.think(
             self._stack.thinker,
             prompt,
@@ -148,7 +148,7 @@ class Mouth:
         )
         self._turns.call.spawn(job, reply.scope)
 
-    def think_early(self, trace: TurnTrace, text: str, prompt: Sequence[int]) -> None:
+    def think_early(self, trace: TurnTrace, text: str, prompt: Prompt) -> None:
         """Work without side effects: the answer the caller gets if this pause is the end."""
         self.cancel_early()
         reply = self._new(trace.turn, trace, self._clock.now() + self._stack.target_s)
@@ -167,7 +167,7 @@ class Mouth:
         self._give_floor(early, trace)
         return True
 
-    def answer(self, turn: TurnId | None, trace: TurnTrace | None, prompt: Sequence[int]) -> None:
+    def answer(self, turn: TurnId | None, trace: TurnTrace | None, prompt: Prompt) -> None:
         deadline_s = trace.deadline_s if trace is not None else None
         reply = self._new(turn, trace, deadline_s or self._clock.now() + self._stack.target_s)
         self._give_floor(reply, trace)
@@ -214,7 +214,7 @@ class Mouth:
     def _waste(self, reply: Reply) -> None:
         reply.scope.cancel()
         if reply.trace is not None:
-            reply.trace.wasted_tokens += len(reply.ids)
+            reply.trace.wasted_tokens += _output_tokens(reply)
             for mark in _EARLY_MARKS:
                 reply.trace.marks.pop(mark, None)
 
@@ -257,7 +257,7 @@ class Mouth:
                 audio_ms=samples * 1000 // OUT_RATE,
                 input_tokens=usage.prompt_tokens if usage else 0,
                 cached_tokens=usage.cached_tokens if usage else 0,
-                output_tokens=usage.output_tokens if usage else len(reply.ids),
+                output_tokens=_output_tokens(reply),
             )
         )
         self._turns.reply_over(status)
@@ -287,10 +287,12 @@ class Mouth:
         trace.interrupted = status is ReplyStatus.INTERRUPTED
         if trace.interrupted and self._sounded:
             trace.mark(Mark.LAST_FRAME, self._last_audible_s)
-        trace.clauses, trace.output_tokens = reply.n_clauses, len(reply.ids)
+        trace.clauses, trace.output_tokens = reply.n_clauses, _output_tokens(reply)
         if reply.usage is not None:
             trace.prompt_tokens = reply.usage.prompt_tokens
             trace.cached_tokens = reply.usage.cached_tokens
+        if reply.source is not None:
+            trace.backend, trace.fallback = reply.source.backend, reply.source.fallback
         trace.mark(Mark.LAST_SOUND, self._clock.now())
         if finish:
             spoken = "recovery" if reply.fixed else "spoken"
@@ -328,3 +330,7 @@ class Mouth:
         self._answer_by_s = None
         error = InternalError("the answer made no sound in time", code="VA321")
         self.reply_failed(self.reply, error)
+
+
+def _output_tokens(reply: Reply) -> int:
+    return reply.usage.output_tokens if reply.usage is not None else len(reply.ids)

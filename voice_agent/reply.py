@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,10 +18,11 @@ from engine.sampling import SamplingParams
 
 from .clauses import ClauseSplitter
 from .clock import Clock
+from .context import Prompt
 from .errors import InternalError, VoiceAgentError
 from .playout import Playout
 from .scope import CancelScope
-from .think import Thinker, Thinking, ThoughtUsage
+from .think import Source, Thinker, Thinking, ThoughtUsage
 from .trace import Mark, TurnTrace
 from .tts.base import AudioPiece, Clause
 from .types import ReplyId
@@ -81,7 +83,6 @@ class Reply:
         self.trace = trace
         self.text = ""
         self.ids: list[int] = []
-        self.usage: ThoughtUsage | None = None
         self.finish: str | None = None
         self.n_clauses = 0
         self.spoken_words = 0
@@ -101,6 +102,16 @@ class Reply:
         self._last_clause = -1  # text of a clause is announced once, with its first piece
 
     # ------------------------------------------------------------ control
+
+    @property
+    def usage(self) -> ThoughtUsage | None:
+        """The model's tokens so far; None for words of ours."""
+        return self._thinking.usage if self._thinking is not None else None
+
+    @property
+    def source(self) -> Source | None:
+        """Who made the text; None for words of ours."""
+        return self._thinking.source if self._thinking is not None else None
 
     @property
     def released(self) -> bool:
@@ -139,7 +150,7 @@ class Reply:
     async def think(
         self,
         thinker: Thinker,
-        prompt: Sequence[int],
+        prompt: Prompt,
         sampling: SamplingParams,
         *,
         call: str,
@@ -160,7 +171,7 @@ class Reply:
     async def _generate(
         self,
         thinker: Thinker,
-        prompt: Sequence[int],
+        prompt: Prompt,
         sampling: SamplingParams,
         call: str,
         tenant: str,
@@ -176,24 +187,35 @@ class Reply:
             deadline_s=self._deadline_s,
             scope=self.scope,
         )
-        async for thought in self._thinking:
-            if self.scope.cancelled:
-                break
-            self.ids.extend(thought.token_ids)
-            self.finish = thought.finish or self.finish
-            if thought.text:
-                self._mark(Mark.LLM_FIRST_TEXT)
-                self.text += thought.text
-                for clause in splitter.push(thought.text):
-                    await self._queue_clause(queue, clause)
-        self.usage = self._thinking.usage
+        async with aclosing(self._thinking.__aiter__()) as thoughts:
+            async for thought in thoughts:
+                if self.scope.cancelled:
+                    break
+                if thought.fresh:
+                    splitter = self._start_over()
+                self.ids.extend(thought.token_ids)
+                self.finish = thought.finish or self.finish
+                if thought.text:
+                    self._mark(Mark.LLM_FIRST_TEXT)
+                    self.text += thought.text
+                    for clause in splitter.push(thought.text):
+                        await self._queue_clause(queue, clause)
         if not self.scope.cancelled:
             for clause in splitter.finish():
                 await self._queue_clause(queue, clause)
             self._mark(Mark.LLM_DONE)
         await queue.put(None)
 
+    def _start_over(self) -> ClauseSplitter:
+        """Another backend answers; of the first one's text no clause was cut."""
+        self.text, self.ids = "", []
+        if self.trace is not None:
+            self.trace.marks.pop(Mark.LLM_FIRST_TEXT, None)
+        return self._voiced.splitter()
+
     async def _queue_clause(self, queue: asyncio.Queue[Clause | None], clause: Clause) -> None:
+        if self._thinking is not None:
+            self._thinking.keep()
         if clause.words:
             self._mark(Mark.FIRST_CLAUSE)
         await queue.put(clause)

@@ -21,7 +21,7 @@ from .agent_file import AgentFile, AgentShelf
 from .choose import TARGET_CPU_MS
 from .clauses import ClauseSplitter
 from .clock import Clock
-from .context import Chat, Decoder
+from .context import Chat, Conversation, Decoder
 from .endpointing import TurnTaking
 from .errors import CapacityError, UsageError
 from .events import Event
@@ -149,6 +149,7 @@ class Stack:
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self.thinker.close()
         if self.voices is not None:
             await self.voices.close()
         await asyncio.to_thread(lambda: [close() for close in self._closers])
@@ -218,17 +219,12 @@ class Stack:
         ]
         recovery, greeting, goodbye = voiced
         assert recovery is not None
-        if self.engine is not None:
-            ids = self.chat.system(runtime.file.instructions)
-            if greeting is not None:
-                ids = [
-                    *ids,
-                    *self.chat.assistant_open(),
-                    *greeting.ids,
-                    *self.chat.assistant_close(),
-                ]
-            key = f"agent:{runtime.file.name}"
-            await self.engine.prefill(ids, tenant=runtime.file.tenant, pin_key=key)
+        history = self.conversation(runtime.file.instructions)
+        if greeting is not None:
+            history.add_assistant(greeting.ids, greeting.text, len(greeting.text))
+        await self.thinker.prepare(
+            history.prefix(), agent=runtime.file.name, tenant=runtime.file.tenant
+        )
         return AgentRuntime(
             file=runtime.file,
             turn_taking=runtime.turn_taking,
@@ -256,6 +252,10 @@ class Stack:
         return FixedSpeech(speech.text, speech.ids, tuple(made))
 
     # ------------------------------------------------------------ lookups
+
+    def conversation(self, instructions: str) -> Conversation:
+        """An empty history with these instructions."""
+        return Conversation(self.chat, self.tokenizer, instructions, self.max_prompt_tokens)
 
     def speaker(self, voice: str) -> Speaker:
         """A loaded voice by name; "" is the default. Raises UsageError listing the names."""

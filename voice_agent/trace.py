@@ -60,6 +60,8 @@ class TurnTrace:
     output_tokens: int = 0
     wasted_tokens: int = 0
     clauses: int = 0
+    backend: str = ""  # the language model's backend that answered; empty if none was asked
+    fallback: str = ""  # why it was not the first one
     deadline_s: float | None = None
     marks: dict[Mark, float] = field(default_factory=dict)
 

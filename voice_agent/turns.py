@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from . import logs
 from . import turn as tm
-from .context import Conversation
 from .ear import Ear
 from .endpointing import Edge, EdgeKind, Endpointer
 from .events import (
@@ -45,9 +44,7 @@ class Turns:
         self.state = tm.TurnState(
             TurnId(call.id, -1), continuation_ms=agent.turn_taking.continuation_ms
         )
-        self.conversation = Conversation(
-            stack.chat, stack.tokenizer, agent.file.instructions, stack.max_prompt_tokens
-        )
+        self.conversation = stack.conversation(agent.file.instructions)
         endpointer = Endpointer(agent.turn_taking)
         self.ear = Ear(stack.vad, endpointer, self._clock, self._on_edge, self._on_window)
         self.hearing = Hearing(self, stack, self.ear)

@@ -9,7 +9,7 @@ cuts behave as they do with real speech.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from engine.sampling import SamplingParams
 from voice_agent.agent import Call
 from voice_agent.agent_file import AgentFile, AgentShelf
+from voice_agent.context import Prompt
 from voice_agent.errors import InternalError
 from voice_agent.events import EndReason, Event
 from voice_agent.playout import Tick
 from voice_agent.scope import CancelScope
 from voice_agent.stack import Stack
 from voice_agent.stt.base import Transcript
-from voice_agent.think import Thought, ThoughtUsage
+from voice_agent.think import Source, Thinker, Thought, ThoughtUsage
 from voice_agent.tts.base import AudioPiece, Clause, WordTime
 from voice_agent.types import FRAME_MS, IN_FRAME, IN_RATE, OUT_RATE, Frame, Pcm16, PcmF32
 from voice_agent.vad import VadService
@@ -149,16 +150,14 @@ class FakeChat:
 
 
 class FakeThinking:
-    def __init__(
-        self, owner: FakeThinker, prompt: Sequence[int], text: str, scope: CancelScope
-    ) -> None:
+    def __init__(self, owner: FakeThinker, prompt: Prompt, text: str, scope: CancelScope) -> None:
         self._owner = owner
         self._text = text
         self._scope = scope
         self._prompt = prompt
         self._n = 0
 
-    async def __aiter__(self) -> AsyncIterator[Thought]:
+    async def __aiter__(self) -> AsyncGenerator[Thought]:
         self._owner.running += 1
         try:
             await asyncio.sleep(self._owner.first_s)
@@ -180,7 +179,13 @@ class FakeThinking:
 
     @property
     def usage(self) -> ThoughtUsage:
-        return ThoughtUsage(len(self._prompt), 0, self._n)
+        return ThoughtUsage(len(self._prompt.ids), 0, self._n)
+
+    def keep(self) -> None: ...
+
+    @property
+    def source(self) -> Source:
+        return Source("fake")
 
 
 class FakeThinker:
@@ -199,7 +204,7 @@ class FakeThinker:
 
     def think(
         self,
-        prompt: Sequence[int],
+        prompt: Prompt,
         sampling: SamplingParams,
         *,
         call: str,
@@ -209,13 +214,17 @@ class FakeThinker:
     ) -> FakeThinking:
         chat = FakeChat
         marks = {chat.SYSTEM: "<s>", chat.USER: "<u>", chat.OPEN: "<a>", chat.CLOSE: "|"}
-        flat = "".join(marks.get(i) or chr(i) for i in prompt)
+        flat = "".join(marks.get(i) or chr(i) for i in prompt.ids)
         self.prompts.append(flat)
         last_user = flat.rsplit("<u>", 1)[-1].split("|")[0]
         return FakeThinking(self, prompt, self.reply(last_user), scope)
 
     def forget(self, call: str) -> None:
         self.forgotten.append(call)
+
+    async def prepare(self, prefix: Prompt, *, agent: str, tenant: str) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class FakeSpeaker:
@@ -258,7 +267,9 @@ class FakeShelf(AgentShelf):
 class Scene:
     """A call in virtual time: `play` speaks to it, `events` and `frames` say what happened."""
 
-    def __init__(self, reply: Callable[[str], str] | str, **agent: object) -> None:
+    def __init__(
+        self, reply: Callable[[str], str] | str, *, thinker: Thinker | None = None, **agent: object
+    ) -> None:
         self.loop = VirtualLoop()
         answer = reply if callable(reply) else lambda _: str(reply)
         self.recognizer = FakeRecognizer()
@@ -270,7 +281,7 @@ class Scene:
             vad=VadService(self.loop, FakeVad()),  # type: ignore[arg-type]
             smart_turn=None,
             recognizer=self.recognizer,
-            thinker=self.thinker,
+            thinker=thinker or self.thinker,
             chat=FakeChat(),
             tokenizer=FakeTokenizer(),
             speakers={"fake": self.speaker},

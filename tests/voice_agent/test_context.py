@@ -39,7 +39,9 @@ def test_prompts_only_grow() -> None:
     before = c.prompt()
     c.add_assistant([ord(x) for x in "hi there"], "hi there", 8)
     c.add_user("more")
-    assert c.prompt()[: len(before)] == before
+    after = c.prompt()
+    assert after.ids[: len(before.ids)] == before.ids
+    assert after.messages[: len(before.messages)] == before.messages
 
 
 def test_early_prompt_equals_the_prompt_after_commit() -> None:
@@ -67,6 +69,28 @@ def test_a_cut_falls_on_a_token_at_or_before_the_heard_character(text: str, hear
     assert tokenizer.decode(kept) == kept_text
     assert len(kept_text) <= max(heard, 0) or heard >= len(text)
     assert min(heard, len(text)) - len(kept_text) <= 1, "no more is lost than one token"
+
+
+def test_messages_say_what_the_ids_say() -> None:
+    c = conversation()
+    c.add_user("hello")
+    c.add_assistant([ord(x) for x in "hi there"], "hi there", 2)
+    prompt = c.prompt("more")
+    assert prompt.messages == (
+        (Role.SYSTEM, "Be brief."), (Role.USER, "hello"), (Role.ASSISTANT, "hi"),
+        (Role.USER, "more"),
+    )  # fmt: skip
+    assert FakeTokenizer().decode(prompt.ids) == "".join(text for _, text in prompt.messages)
+
+
+@given(st.text("abc xyz", min_size=1, max_size=40), st.integers(0, 60))
+def test_a_reply_from_elsewhere_is_cut_at_the_heard_character(text: str, heard: int) -> None:
+    c = conversation()
+    kept = c.add_assistant([], text, heard)
+    assert kept == (text[:heard] if text[:heard].strip() else "")
+    if kept:
+        assert c.messages[-1].text == kept
+        assert FakeTokenizer().decode(c.messages[-1].ids) == kept
 
 
 def test_reopen_takes_back_only_a_last_user_message() -> None:

@@ -91,7 +91,7 @@ async def chat(
         if not line:
             return
         write(f"{agent.name}: ")
-        generation = engine.submit(conversation.prompt(line), sampling, tenant=agent.tenant)
+        generation = engine.submit(conversation.prompt(line).ids, sampling, tenant=agent.tenant)
         text, ids = "", []
         async for delta in generation:
             write(delta.text)
