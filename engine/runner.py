@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, chain
 from pathlib import Path
+from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from engine.choice import choose
 from engine.errors import UsageError
 from engine.inputs import Row, Sampled
+from engine.models.batch import Model, make_batch
 from engine.models.layers import Quant
-from engine.models.llama import Llama
-from kernels.paged_attention.reference import plan
+from engine.models.load import load_model
 from kernels.paged_attention.spec import PAD
 
 
@@ -25,7 +24,7 @@ class Runner:
     Storage: fp32 [layers, 2, n_blocks, kv_heads, block_size, head_dim].
     """
 
-    def __init__(self, model: Llama, n_blocks: int, block_size: int = 16) -> None:
+    def __init__(self, model: Model, n_blocks: int, block_size: int = 16) -> None:
         """Raises UsageError for an impossible block size or a cache without room for two blocks."""
         _check_block_size(block_size)
         if n_blocks < 2:
@@ -34,9 +33,10 @@ class Runner:
         self.model = model
         self.n_blocks = n_blocks
         self.block_size = block_size
-        self.max_model_len = model.turns.shape[0]
+        self.max_model_len = model.max_len
         self.vocab_size = c.vocab_size
         self._cache = torch.zeros(c.layers, 2, n_blocks, c.kv_heads, block_size, c.head_dim)
+        self._forward = model.over(self._cache)
 
     @classmethod
     def load(
@@ -47,17 +47,18 @@ class Runner:
         kv_bytes: int | None = None,
         block_size: int = 16,
         threads: int = 2,
-        quant: Quant = "int8",
+        quant: Quant | Literal["auto"] = "auto",
         max_model_len: int | None = None,
     ) -> Runner:
         """Reads a GGUF file or safetensors folder and allocates the cache; blocking.
 
-        n_blocks or kv_bytes sizes the cache. threads: of PyTorch, process-wide. Raises ModelError
-        for an unusable model.
+        n_blocks or kv_bytes sizes the cache. threads: of the step, and of PyTorch process-wide.
+        quant "auto": "native" where its kernels run, else "int8". Raises ModelError for an
+        unusable model, UsageError for "native" where it can't be.
         """
         _check_block_size(block_size)
         torch.set_num_threads(threads)
-        model = Llama.load(model_path, quant=quant, max_len=max_model_len, threads=threads)
+        model = load_model(model_path, quant, max_model_len, threads)
         if n_blocks is None:
             if kv_bytes is None:
                 raise UsageError("n_blocks or kv_bytes must be given")
@@ -73,49 +74,28 @@ class Runner:
         """Computes every row and chooses a token for those that sample, in the rows' order."""
         results: list[Sampled | None] = [None] * len(rows)
         picks = [(i, row.sample) for i, row in enumerate(rows) if row.sample is not None]
-        with torch.inference_mode():
-            hidden = self._hidden(rows)
-            if picks:
-                last = _last_tokens(rows)[[i for i, _ in picks]]
-                logits = self.model.logits(hidden.index_select(0, torch.from_numpy(last)))
+        logits = self._forward(make_batch(rows, [i for i, _ in picks]))
+        if picks:
+            with torch.inference_mode():
                 chosen = choose(logits, [sample for _, sample in picks])
-                for (i, _), (token, logprob) in zip(picks, chosen, strict=True):
-                    results[i] = Sampled(token, logprob)
+            for (i, _), sampled in zip(picks, chosen, strict=True):
+                results[i] = sampled
         return results
 
     def logits(self, rows: Sequence[Row]) -> Tensor:
         """Computes every row; the logits after each row's last token, fp32 [n_rows, vocab]."""
-        with torch.inference_mode():
-            last = torch.from_numpy(_last_tokens(rows))
-            return self.model.logits(self._hidden(rows).index_select(0, last))
+        return self._forward(make_batch(rows, range(len(rows))))
 
     def copy_block(self, src: int, dst: int, n_rows: int) -> None:
         """Copies the first n_rows positions of block src into block dst, in every layer."""
         with torch.inference_mode():
             self._cache[:, :, dst, :, :n_rows].copy_(self._cache[:, :, src, :, :n_rows])
 
-    def _hidden(self, rows: Sequence[Row]) -> Tensor:
-        """Every token of the rows through every layer: fp32 [n_tokens, hidden]."""
-        ids = np.fromiter(chain.from_iterable(row.token_ids for row in rows), np.int64)
-        where = np.concatenate([np.arange(r.start, r.start + len(r.token_ids)) for r in rows])
-        steps = plan(
-            [(row.start, len(row.token_ids), row.blocks) for row in rows],
-            kv_heads=self.model.config.kv_heads,
-            block_size=self.block_size,
-            n_blocks=self.n_blocks,
-        )
-        return self.model.hidden(torch.from_numpy(ids), torch.from_numpy(where), self._cache, steps)
 
-
-def block_bytes(model: Llama, block_size: int) -> int:
+def block_bytes(model: Model, block_size: int) -> int:
     """Bytes that one block of the cache takes over all layers."""
     c = model.config
     return 4 * 2 * c.layers * c.kv_heads * c.head_dim * block_size
-
-
-def _last_tokens(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    ends = list(accumulate(len(row.token_ids) for row in rows))
-    return np.array(ends, np.int64) - 1
 
 
 def _check_block_size(block_size: int) -> None:

@@ -66,7 +66,7 @@ def build(level: str, *extra: str) -> Path:
     """Compiles for `level` with `extra` flags, or finds what was compiled before."""
     flags = (*_FLAGS, *LEVELS[level][0], *extra)
     key = hashlib.sha256(" ".join(flags).encode())
-    for source in sorted(_HERE.rglob("*.h")) + [_SOURCE]:
+    for source in [*sorted(_HERE.rglob("*.h")), _SOURCE]:
         key.update(source.read_bytes())
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voice-agent"
     path = folder / f"kernels-{level}-{key.hexdigest()[:16]}.so"

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.config import ModelConfig
-from engine.models.layers import RawLayer
+from engine.models.layers import RawLayer, norm_heads
 from kernels.resolve import resolve
 
 N_PROBE = 96
@@ -46,7 +46,9 @@ class Balancer:
         layer.attn_norm.div_(by)
         layer.qkv.mul_(by)
         qkv = F.linear(norm(x, layer.attn_norm, c.norm_eps), layer.qkv, layer.qkv_bias)
-        mixed = self._attend(qkv.view(n, -1, c.head_dim))
+        heads = qkv.view(n, -1, c.head_dim)
+        norm_heads(heads, layer, c.heads, c.kv_heads, c.norm_eps)
+        mixed = self._attend(heads)
 
         share = c.heads // c.kv_heads
         by = _factors(_per_kv(mixed, c), _per_kv(layer.o, c))

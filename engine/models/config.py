@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.errors import ModelError
 
-ARCHITECTURES = {"llama", "qwen2"}
+ARCHITECTURES = {"llama", "qwen2", "qwen3"}
 """Families by GGUF name: Llama 2/3, SmolLM2 and Mistral are "llama"; Qwen2 and 2.5 are "qwen2"."""
 
 
@@ -64,6 +64,14 @@ class ModelConfig:
             raise ModelError(f"{self.heads} heads can't share {self.kv_heads} key heads")
         if self.head_dim % 2:
             raise ModelError(f"head_dim {self.head_dim} is odd: rotary embedding needs pairs")
+
+    def length(self, max_len: int | None) -> int:
+        """Tokens to prepare for: max_len, or the model's limit. ModelError if it is beyond that."""
+        if max_len is not None and max_len > self.max_len:
+            raise ModelError(
+                f"the model reads at most {self.max_len} tokens, {max_len} were asked for"
+            )
+        return max_len or self.max_len
 
     def rope_turns(self, n: int, factors: Tensor | None = None) -> Tensor:
         """Rotations of positions 0..n-1: complex64 [n, head_dim / 2].

@@ -19,6 +19,8 @@ from gguf.quants import dequantize
 from torch import Tensor
 
 from engine.errors import ModelError
+from engine.models.gguf_codes import codes
+from kernels.linear_group.spec import Codes
 
 _SCALARS = {
     0: "B",
@@ -89,6 +91,12 @@ class GgufFile:
             part = slice(first, first + step)
             flat[part] = dequantize(source[part], info.kind)
         return torch.from_numpy(out)
+
+    def codes(self, info: TensorInfo) -> Codes:
+        """A matrix in groups of 32 inputs, as it is in the file. info.kind: one of KINDS."""
+        raw = np.frombuffer(self._map, np.uint8, info.n_bytes, info.offset)
+        n_out, n_in = info.shape
+        return codes(raw, info.kind, (n_out, n_in))
 
     def _parse(self) -> None:
         if self._map[:4] != b"GGUF":

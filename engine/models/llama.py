@@ -1,4 +1,4 @@
-"""The forward pass of the Llama family (Llama, SmolLM2, Mistral, Qwen2, Qwen2.5)."""
+"""The forward pass of the Llama family in PyTorch (Llama, SmolLM2, Mistral, Qwen2, 2.5 and 3)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.errors import ModelError
 from engine.models.balance import Balancer
+from engine.models.batch import Batch
 from engine.models.config import ModelConfig
 from engine.models.layers import (
     Layer,
@@ -20,13 +20,30 @@ from engine.models.layers import (
     Quant,
     RawLayer,
     make_linear,
+    norm_heads,
     pack_layer,
     read_layer,
 )
 from engine.models.weights import WeightSource, open_weights
-from kernels.paged_attention.reference import write_kv
+from kernels.paged_attention.reference import plan, write_kv
 from kernels.paged_attention.spec import Plan
 from kernels.resolve import resolve
+
+
+class TorchForward:
+    """The model over one paged cache, fp32 [layers, 2, n_blocks, kv_heads, block_size, d]."""
+
+    def __init__(self, model: Llama, cache: Tensor) -> None:
+        self._model = model
+        self._cache = cache
+
+    def __call__(self, batch: Batch) -> Tensor:
+        model, (n_blocks, kv_heads, block_size) = self._model, self._cache.shape[2:5]
+        steps = plan(batch.spans(), kv_heads=kv_heads, block_size=block_size, n_blocks=n_blocks)
+        ids, positions = torch.from_numpy(batch.token_ids), torch.from_numpy(batch.positions)
+        with torch.inference_mode():
+            hidden = model.hidden(ids, positions, self._cache, steps)
+            return model.logits(hidden.index_select(0, torch.from_numpy(batch.wanted)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +58,7 @@ class Llama:
     turns: Tensor
 
     @classmethod
-    def load(cls, path: Path, *, quant: Quant, max_len: int | None, threads: int) -> Llama:
+    def load(cls, path: Path, *, quant: Quant, max_len: int | None, threads: int = 1) -> Llama:
         """Reads a GGUF file or safetensors folder; max_len None: the model's own limit.
 
         ModelError says what is wrong with it."""
@@ -51,6 +68,14 @@ class Llama:
                 return _load(source, quant, max_len, pool)
         finally:
             source.close()
+
+    @property
+    def max_len(self) -> int:
+        return self.turns.shape[0]
+
+    def over(self, cache: Tensor) -> TorchForward:
+        """Ready to run steps over this cache."""
+        return TorchForward(self, cache)
 
     def hidden(self, token_ids: Tensor, positions: Tensor, cache: Tensor, plan: Plan) -> Tensor:
         """Runs every layer, storing keys and values.
@@ -68,6 +93,7 @@ class Llama:
         for layer, kept in zip(self.layers, cache.unbind(0), strict=True):
             qkv = layer.qkv(rms_norm(x, layer.attn_norm, c.norm_eps), layer.qkv_bias)
             heads = qkv.view(n, rotated + c.kv_heads, c.head_dim)
+            norm_heads(heads, layer, c.heads, c.kv_heads, c.norm_eps)
             rope(heads[:, :rotated], turns)
             write_kv(kept, heads[:, c.heads :], plan.write)
             layer.o.add_to(x, attend(heads[:, : c.heads], kept, plan))
@@ -81,10 +107,7 @@ class Llama:
 
 def _load(source: WeightSource, quant: Quant, max_len: int | None, pool: Executor) -> Llama:
     c = source.config
-    max_len = max_len or c.max_len
-    if max_len > c.max_len:
-        raise ModelError(f"the model reads at most {c.max_len} tokens, {max_len} were asked for")
-    turns = c.rope_turns(max_len, source.rope_factors()).unsqueeze(1)
+    turns = c.rope_turns(c.length(max_len), source.rope_factors()).unsqueeze(1)
     embed, norm = source.get("embed"), source.get("norm")
     balancer = Balancer(c, embed, turns) if quant == "int8" else None
     packed: list[Future[Layer]] = []

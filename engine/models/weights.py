@@ -1,8 +1,8 @@
 """Where weights come from: a GGUF file or a folder of safetensors, under one set of names.
 
-Names: `embed`, `head`, `norm`, and per layer `3.attn_norm`, `3.q`, `3.q_bias`, `3.k`, `3.v`, `3.o`,
-`3.mlp_norm`, `3.gate`, `3.up`, `3.down`. Rows of q and k come in the interleaved layout of
-`kernels.rope`.
+Names: `embed`, `head`, `norm`, and per layer `3.attn_norm`, `3.q`, `3.q_bias`, `3.q_norm`, `3.k`,
+`3.v`, `3.o`, `3.mlp_norm`, `3.gate`, `3.up`, `3.down`. Rows of q and k come in the interleaved
+layout of `kernels.rope`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.models.config import ModelConfig, from_gguf, from_hf
+from engine.models.gguf_codes import KINDS
 from engine.models.gguf_file import GgufFile
+from kernels.linear_group.spec import Codes, quantise
 
 _GGUF = {
     "embed": "token_embd.weight", "head": "output.weight", "norm": "output_norm.weight",
@@ -26,6 +28,7 @@ _GGUF = {
     "v": "attn_v.weight", "q_bias": "attn_q.bias", "k_bias": "attn_k.bias",
     "v_bias": "attn_v.bias", "o": "attn_output.weight", "mlp_norm": "ffn_norm.weight",
     "gate": "ffn_gate.weight", "up": "ffn_up.weight", "down": "ffn_down.weight",
+    "q_norm": "attn_q_norm.weight", "k_norm": "attn_k_norm.weight",
 }  # fmt: skip
 _HF = {
     "embed": "model.embed_tokens.weight", "head": "lm_head.weight", "norm": "model.norm.weight",
@@ -35,6 +38,7 @@ _HF = {
     "v_bias": "self_attn.v_proj.bias", "o": "self_attn.o_proj.weight",
     "mlp_norm": "post_attention_layernorm.weight", "gate": "mlp.gate_proj.weight",
     "up": "mlp.up_proj.weight", "down": "mlp.down_proj.weight",
+    "q_norm": "self_attn.q_norm.weight", "k_norm": "self_attn.k_norm.weight",
 }  # fmt: skip
 
 
@@ -44,10 +48,13 @@ class WeightSource(Protocol):
     config: ModelConfig
 
     def has(self, name: str) -> bool:
-        """Whether the weight exists (biases and `head` may not)."""
+        """Whether the weight exists (biases, head norms and `head` may not)."""
 
     def get(self, name: str) -> Tensor:
         """The weight as fp32 in its own memory. ModelError if absent or of the wrong shape."""
+
+    def codes(self, name: str) -> Codes:
+        """The weight in groups of 32 inputs: as the file has it, or rounded to 8 bits."""
 
     def rope_factors(self) -> Tensor | None:
         """fp32 [head_dim / 2] that divide the rotary frequencies, if the file has them."""
@@ -92,8 +99,23 @@ class GgufWeights:
 
     def get(self, name: str) -> Tensor:
         weight = _checked(name, self.file.tensor(self._name(name)), self.config)
-        # Converters write Llama's q and k interleaved already, and Qwen2's half-split.
+        # Converters write Llama's q and k interleaved already, and Qwen's half-split.
         return weight if self.config.architecture == "llama" else _rotary(name, weight, self.config)
+
+    def codes(self, name: str) -> Codes:
+        part = name.rpartition(".")[2]
+        shape = weight_shape(part, self.config)
+        info = self.file.tensors.get(self._name(name))
+        if info is None or info.kind not in KINDS or info.shape != shape:
+            return quantise(self.get(name))
+        codes = self.file.codes(info)
+        for values in (codes.scale, codes.shift):
+            if values is not None and not bool(torch.isfinite(values).all()):
+                raise _not_finite(name)
+        heads = {"q": self.config.heads, "k": self.config.kv_heads}.get(part)
+        if heads is None or self.config.architecture == "llama":
+            return codes
+        return codes.rows(interleave(torch.arange(shape[0]), heads))
 
     def rope_factors(self) -> Tensor | None:
         have = "rope_freqs.weight" in self.file.tensors
@@ -134,6 +156,9 @@ class SafetensorsWeights:
         weight = self._where[key].get_tensor(key).to(torch.float32, copy=True)
         return _rotary(name, _checked(name, weight, self.config), self.config)
 
+    def codes(self, name: str) -> Codes:
+        return quantise(self.get(name))
+
     def rope_factors(self) -> Tensor | None:
         return None
 
@@ -159,26 +184,39 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def weight_shape(part: str, config: ModelConfig) -> tuple[int, ...]:
+    """The shape that a weight of this config must have."""
+    c = config
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed": (c.vocab_size, c.hidden), "head": (c.vocab_size, c.hidden), "norm": (c.hidden,),
+        "attn_norm": (c.hidden,), "mlp_norm": (c.hidden,), "o": (c.hidden, q),
+        "q": (q, c.hidden), "k": (kv, c.hidden), "v": (kv, c.hidden),
+        "q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,),
+        "q_norm": (c.head_dim,), "k_norm": (c.head_dim,),
+        "gate": (c.intermediate, c.hidden), "up": (c.intermediate, c.hidden),
+        "down": (c.hidden, c.intermediate),
+    }  # fmt: skip
+    return shapes[part]
+
+
 def _rotary(name: str, weight: Tensor, config: ModelConfig) -> Tensor:
     part = re.sub(r"^\d+\.|_bias$", "", name)
+    if part in ("q_norm", "k_norm"):
+        return interleave(weight, 1)
     if part == "q":
         return interleave(weight, config.heads)
     return interleave(weight, config.kv_heads) if part == "k" else weight
 
 
 def _checked(name: str, weight: Tensor, config: ModelConfig) -> Tensor:
-    c = config
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    expected = {
-        "embed": (c.vocab_size, c.hidden), "head": (c.vocab_size, c.hidden), "norm": (c.hidden,),
-        "attn_norm": (c.hidden,), "mlp_norm": (c.hidden,), "o": (c.hidden, q),
-        "q": (q, c.hidden), "k": (kv, c.hidden), "v": (kv, c.hidden),
-        "q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,),
-        "gate": (c.intermediate, c.hidden), "up": (c.intermediate, c.hidden),
-        "down": (c.hidden, c.intermediate),
-    }[name.rpartition(".")[2]]  # fmt: skip
+    expected = weight_shape(name.rpartition(".")[2], config)
     if tuple(weight.shape) != expected:
         raise ModelError(f"weight {name} has shape {tuple(weight.shape)}, expected {expected}")
     if not bool(torch.isfinite(weight).all()):
-        raise ModelError(f"weight {name} holds numbers that are not finite: the file is corrupt")
+        raise _not_finite(name)
     return weight
+
+
+def _not_finite(name: str) -> ModelError:
+    return ModelError(f"weight {name} holds numbers that are not finite: the file is corrupt")

@@ -60,11 +60,12 @@ class Memory:
         """Raises MemoryError."""
         library.native_alloc.restype = ctypes.c_void_p
         self.n_bytes = max(1, n_bytes)
-        self.address: int | None = library.native_alloc(ctypes.c_int64(self.n_bytes))
-        if self.address is None:
+        address: int | None = library.native_alloc(ctypes.c_int64(self.n_bytes))
+        if address is None:
             raise MemoryError(f"no memory for {n_bytes} bytes of weights")
+        self.address = address
         self._free: Any = library.native_free
 
     def __del__(self) -> None:
-        if getattr(self, "address", None) is not None:
+        if hasattr(self, "_free"):
             self._free(ctypes.c_void_p(self.address), ctypes.c_int64(self.n_bytes))

@@ -25,7 +25,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8"])
+@pytest.fixture(scope="module", params=["fp32", "int8", "native"])
 def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
     return Runner.load(folder, n_blocks=N_BLOCKS, quant=request.param, threads=1)
 

@@ -12,6 +12,7 @@ import torch
 from engine.errors import ModelError
 from engine.inputs import Row
 from engine.models.config import from_gguf, from_hf
+from engine.models.layers import Quant
 from engine.runner import Runner
 from tests.support import tiny_model
 
@@ -55,10 +56,12 @@ def test_token_by_token_matches_transformers(kind: str, tmp_path: Path) -> None:
         assert torch.allclose(got, want[i], rtol=2e-4, atol=2e-4), i
 
 
-def test_int8_stays_close(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quant", ["int8", "native"])
+@pytest.mark.parametrize("kind", tiny_model.KINDS)
+def test_8_bits_stay_close(kind: str, quant: Quant, tmp_path: Path) -> None:
     """Two 8-bit roundings per product: the logits keep a cosine of 0.99 with the exact ones."""
-    model = tiny_model.save("llama", tmp_path)
-    runner = Runner.load(tmp_path, n_blocks=32, quant="int8")
+    model = tiny_model.save(kind, tmp_path)
+    runner = Runner.load(tmp_path, n_blocks=32, quant=quant)
     ids = random_ids(60)
     got, want = runner.logits([row(ids)])[0], judge(model, ids)[-1]
     assert torch.nn.functional.cosine_similarity(got, want, 0) > 0.99

@@ -11,6 +11,7 @@ import torch
 from engine.errors import UsageError
 from engine.inputs import Row, Sampled, SampleRow
 from engine.models.layers import Quant
+from engine.models.native import NativeLlama
 from engine.runner import Runner
 from engine.sampling import SamplingParams
 from tests.support import tiny_model
@@ -28,7 +29,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8"])
+@pytest.fixture(scope="module", params=["fp32", "int8", "native"])
 def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
     quant: Quant = request.param
     return Runner.load(folder, n_blocks=128, quant=quant)
@@ -122,11 +123,13 @@ def test_a_mixed_batch_changes_nobody(runner: Runner) -> None:
 
 
 def runner_is_int8(runner: Runner) -> bool:
-    return type(runner.model.head).__name__ == "linear_w8"
+    model = runner.model
+    return isinstance(model, NativeLlama) or type(model.head).__name__ == "linear_w8"
 
 
-def test_decode_batches_of_every_size_are_bit_identical(folder: Path) -> None:
-    runner = Runner.load(folder, n_blocks=32, quant="int8")
+@pytest.mark.parametrize("quant", ["int8", "native"])
+def test_decode_batches_of_every_size_are_bit_identical(folder: Path, quant: Quant) -> None:
+    runner = Runner.load(folder, n_blocks=32, quant=quant)
     rows = [Row(ids(1, seed=i), 0, (i,), None) for i in range(32)]
     alone = torch.cat([runner.logits([row]) for row in rows])
     for n in range(1, 33):
@@ -178,7 +181,7 @@ def test_sampled_tokens_ignore_the_company(runner: Runner) -> None:
 
 def test_cache_size_follows_the_bytes(folder: Path) -> None:
     runner = Runner.load(folder, kv_bytes=10_000_000)
-    per_block = 4 * 2 * 3 * 2 * 8 * 16
+    per_block = 4 * 2 * 3 * 2 * runner.model.config.head_dim * 16
     assert runner.kv_bytes_per_block == per_block
     assert runner.n_blocks == 10_000_000 // per_block
     assert runner.max_model_len == 512

@@ -31,17 +31,19 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "arch"), [("llama", "llama"), ("qwen2", "qwen2"), ("qwen2-tied", "qwen2")]
+    ("kind", "arch"),
+    [("llama", "llama"), ("qwen2", "qwen2"), ("qwen2-tied", "qwen2"), ("qwen3", "qwen3")],
 )
 def test_gguf_and_safetensors_give_the_same_logits(kind: str, arch: str, tmp_path: Path) -> None:
     model = tiny_model.save(kind, tmp_path / "folder")
     gguf_writer.write(model, tmp_path / "model.gguf", arch=arch)
     row = Row(tuple(range(20)), 0, (0, 1), None)
-    both = [
-        Runner.load(path, n_blocks=2, quant="fp32").logits([row])
-        for path in (tmp_path / "folder", tmp_path / "model.gguf")
-    ]
-    assert torch.allclose(both[0], both[1], rtol=1e-5, atol=1e-5)
+    for quant in ("fp32", "native"):
+        both = [
+            Runner.load(path, n_blocks=2, quant=quant).logits([row])
+            for path in (tmp_path / "folder", tmp_path / "model.gguf")
+        ]
+        assert torch.allclose(both[0], both[1], rtol=1e-5, atol=1e-5), quant
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 VOCAB = 97
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB,
-    "hidden_size": 48,
-    "intermediate_size": 80,
+    "hidden_size": 64,
+    "intermediate_size": 96,
     "num_hidden_layers": 3,
-    "num_attention_heads": 6,
+    "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 8,
+    "head_dim": 32,
     "max_position_embeddings": 512,
     "initializer_range": 0.3,
 }
@@ -25,7 +34,7 @@ _LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
 }  # fmt: skip
-KINDS = ("llama", "llama3-rope", "qwen2", "qwen2-tied")
+KINDS = ("llama", "llama3-rope", "mistral", "qwen2", "qwen2-tied", "qwen3")
 
 
 def build(kind: str) -> Any:
@@ -35,6 +44,10 @@ def build(kind: str) -> Any:
         shape = {key: value for key, value in _SHAPE.items() if key != "head_dim"}
         config = Qwen2Config(**shape, tie_word_embeddings=kind == "qwen2-tied")
         model = Qwen2ForCausalLM(config)
+    elif kind == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, tie_word_embeddings=True))
+    elif kind == "mistral":
+        model = MistralForCausalLM(MistralConfig(**_SHAPE, sliding_window=None))
     else:
         rope = _LLAMA3 if kind == "llama3-rope" else {"rope_type": "default", "rope_theta": 500.0}
         model = LlamaForCausalLM(
@@ -50,5 +63,5 @@ def save(kind: str, folder: Path) -> Any:
     """Writes `config.json` and `model.safetensors`; returns the model."""
     model = build(kind)
     model.save_pretrained(folder)
-    assert json.loads((folder / "config.json").read_text())["hidden_size"] == 48
+    assert json.loads((folder / "config.json").read_text())["hidden_size"] == _SHAPE["hidden_size"]
     return model

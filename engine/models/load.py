@@ -1,0 +1,35 @@
+"""Loads a model in the form that its weights and this machine allow."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+from engine.errors import UsageError
+from engine.models.batch import Model
+from engine.models.layers import Quant
+from engine.models.llama import Llama
+from engine.models.native import NativeLlama
+from kernels.build import NativeUnavailable
+
+log = logging.getLogger(__name__)
+
+
+def load_model(
+    path: Path, quant: Quant | Literal["auto"], max_len: int | None, threads: int
+) -> Model:
+    """Reads a GGUF file or safetensors folder; "auto" is "native" where that runs, else "int8".
+
+    max_len None: the model's own limit. Raises ModelError for an unusable file, UsageError for
+    "native" where it can't be.
+    """
+    if quant in ("auto", "native"):
+        try:
+            return NativeLlama.load(path, max_len=max_len, threads=threads)
+        except NativeUnavailable as reason:
+            if quant == "native":
+                raise UsageError(f"quant = native: {reason}") from None
+            log.warning("slower int8 kernels of PyTorch are used: %s", reason)
+    kind: Quant = "fp32" if quant == "fp32" else "int8"
+    return Llama.load(path, quant=kind, max_len=max_len, threads=threads)

@@ -1,0 +1,139 @@
+"""A Llama-family model on the native CPU kernels: a call per step, weights as the file has them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.models.batch import Batch
+from engine.models.config import ModelConfig
+from engine.models.weights import WeightSource, open_weights
+from kernels import build
+from kernels.decoder_step.native import Decoder, LayerWeights, ModelWeights
+from kernels.linear_group.cpu import PackedLinear
+from kernels.linear_group.spec import GROUP, TILE, Codes
+
+
+def unsupported(config: ModelConfig) -> str | None:
+    """Why the native kernels can't run a model of this shape, or None."""
+    c = config
+    for name in ("hidden", "intermediate"):
+        if getattr(c, name) % GROUP:
+            return f"{name} {getattr(c, name)} is no multiple of {GROUP}"
+    if c.heads * c.head_dim % GROUP or c.head_dim % TILE:
+        return f"head_dim {c.head_dim} is no multiple of {TILE}"
+    return None
+
+
+class NativeForward:
+    """The model over one paged cache."""
+
+    def __init__(self, model: NativeLlama, cache: Tensor) -> None:
+        self._embed = model.embed
+        self._decoder = Decoder(model.weights, cache, model.threads)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        x = self._embed.rows(torch.from_numpy(batch.token_ids)).dense()
+        tables = [row.blocks for row in batch.rows]
+        return self._decoder.run(x, batch.positions, batch.ends, tables, batch.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLlama:
+    """Packed weights; embed: codes [vocab, hidden]."""
+
+    config: ModelConfig
+    embed: Codes
+    weights: ModelWeights
+    threads: int
+
+    @classmethod
+    def load(cls, path: Path, *, max_len: int | None, threads: int) -> NativeLlama:
+        """Reads a GGUF file or safetensors folder; max_len None: the model's own limit.
+
+        Raises ModelError for an unusable file, NativeUnavailable where the kernels can't run it.
+        """
+        library = build.library()
+        source = open_weights(path)
+        try:
+            reason = unsupported(source.config)
+            if reason is not None:
+                raise build.NativeUnavailable(f"the native kernels can't run this model: {reason}")
+            with torch.inference_mode(), ThreadPoolExecutor(2) as pool:
+                return _load(source, library, max_len, threads, pool)
+        finally:
+            source.close()
+
+    @property
+    def max_len(self) -> int:
+        return self.weights.turns.shape[0]
+
+    def over(self, cache: Tensor) -> NativeForward:
+        """Ready to run steps over this cache."""
+        return NativeForward(self, cache)
+
+
+def _load(
+    source: WeightSource,
+    library: ctypes.CDLL,
+    max_len: int | None,
+    threads: int,
+    pool: ThreadPoolExecutor,
+) -> NativeLlama:
+    c = source.config
+    length = c.length(max_len)
+    turns = torch.view_as_real(c.rope_turns(length, source.rope_factors()))
+
+    def linear(name: str) -> PackedLinear:
+        return PackedLinear(source.codes(name), library)
+
+    layers = list(pool.map(lambda number: _layer(source, number, linear), range(c.layers)))
+    embed = source.codes("embed")
+    head = linear("head") if source.has("head") else PackedLinear(embed, library)
+    weights = ModelWeights(
+        layers=tuple(layers),
+        norm=source.get("norm"),
+        head=head,
+        turns=turns.reshape(length, c.head_dim).contiguous(),
+        hidden=c.hidden,
+        heads=c.heads,
+        kv_heads=c.kv_heads,
+        head_dim=c.head_dim,
+        intermediate=c.intermediate,
+        norm_eps=c.norm_eps,
+        scale=1.0 / math.sqrt(c.head_dim),
+        library=library,
+    )
+    return NativeLlama(c, embed, weights, threads)
+
+
+def _layer(
+    source: WeightSource, number: int, linear: Callable[[str], PackedLinear]
+) -> LayerWeights:
+    def maybe(part: str) -> Tensor | None:
+        name = f"{number}.{part}"
+        return source.get(name) if source.has(name) else None
+
+    return LayerWeights(
+        attn_norm=source.get(f"{number}.attn_norm"),
+        mlp_norm=source.get(f"{number}.mlp_norm"),
+        q_norm=maybe("q_norm"),
+        k_norm=maybe("k_norm"),
+        q_bias=maybe("q_bias"),
+        k_bias=maybe("k_bias"),
+        v_bias=maybe("v_bias"),
+        q=linear(f"{number}.q"),
+        k=linear(f"{number}.k"),
+        v=linear(f"{number}.v"),
+        o=linear(f"{number}.o"),
+        gate=linear(f"{number}.gate"),
+        up=linear(f"{number}.up"),
+        down=linear(f"{number}.down"),
+    )

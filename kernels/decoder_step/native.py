@@ -1,0 +1,143 @@
+"""Runs the native step: C structs of cpu.cpp, and the records they are made from."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.linear_group.cpu import PackedLinear, Weight
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Norms fp32 [hidden] and, for heads, [d]; biases fp32 [n_out]; None where there is none.
+
+    Outputs of q and k (weights, biases, norms) are in the interleaved order of `kernels.rope`.
+    """
+
+    attn_norm: Tensor
+    mlp_norm: Tensor
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    q_bias: Tensor | None
+    k_bias: Tensor | None
+    v_bias: Tensor | None
+    q: PackedLinear
+    k: PackedLinear
+    v: PackedLinear
+    o: PackedLinear
+    gate: PackedLinear
+    up: PackedLinear
+    down: PackedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    """turns fp32 [positions, d]: cosine and sine by turns. scale: of the attention scores."""
+
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    head: PackedLinear
+    turns: Tensor
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    norm_eps: float
+    scale: float
+    library: ctypes.CDLL
+
+
+_P, _I = ctypes.c_void_p, ctypes.c_int32
+_NORMS = ("attn_norm", "mlp_norm", "q_norm", "k_norm", "q_bias", "k_bias", "v_bias")
+_LINEARS = ("q", "k", "v", "o", "gate", "up", "down")
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [(n, _P) for n in _NORMS] + [(n, Weight) for n in _LINEARS]
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        ("layers", ctypes.POINTER(_Layer)),
+        *((n, _I) for n in ("n_layers", "hidden", "heads", "kv_heads", "d", "intermediate")),
+        ("eps", ctypes.c_float), ("scale", ctypes.c_float),
+        ("turns", _P), ("norm", _P), ("head", Weight), ("cache", _P),
+        ("n_blocks", _I), ("block_size", _I),
+    ]  # fmt: skip
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [
+        ("n_tokens", _I), ("n_rows", _I), ("n_logits", _I),
+        *((n, _P) for n in ("x", "positions", "row_of", "tables", "table_at", "logits_of",
+                            "logits")),
+    ]  # fmt: skip
+
+
+class Decoder:
+    """A model over one cache with its own threads. Used by one thread at a time."""
+
+    def __init__(self, weights: ModelWeights, cache: Tensor, threads: int) -> None:
+        """cache fp32 [layers, 2, n_blocks, kv_heads, block_size, d], contiguous. MemoryError."""
+        w = weights
+        layers = (_Layer * len(w.layers))(*map(_layer, w.layers))
+        n_blocks, _, block_size = cache.shape[2:5]
+        model = _Model(
+            layers, len(w.layers), w.hidden, w.heads, w.kv_heads, w.head_dim, w.intermediate,
+            w.norm_eps, w.scale, w.turns.data_ptr(), w.norm.data_ptr(), w.head.weight,
+            cache.data_ptr(), n_blocks, block_size,
+        )  # fmt: skip
+        self._alive = (weights, cache, layers)
+        self._library = w.library
+        self._library.decoder_new.restype = _P
+        self._vocab = w.head.n_out
+        self._decoder: int | None = self._library.decoder_new(ctypes.byref(model), threads)
+        if self._decoder is None:
+            raise MemoryError("no memory for the decoder")
+
+    def run(
+        self,
+        x: Tensor,
+        positions: NDArray[np.int64],
+        ends: Sequence[int],
+        tables: Sequence[Sequence[int]],
+        wanted: NDArray[np.int64],
+    ) -> Tensor:
+        """x fp32 [n_tokens, hidden]: embeddings, overwritten. positions [n_tokens]. ends: where
+        each row's tokens end. tables: each row's blocks. wanted [n_logits]: token numbers.
+
+        Returns logits fp32 [n_logits, vocab]. Raises MemoryError.
+        """
+        counts = np.diff(ends, prepend=0)
+        lengths = np.fromiter(map(len, tables), np.int32, len(tables))
+        table_at = np.cumsum(lengths, dtype=np.int32) - lengths
+        blocks = np.fromiter(chain.from_iterable(tables), np.int32, int(lengths.sum()))
+        row_of = np.repeat(np.arange(len(tables), dtype=np.int32), counts)
+        where, of = positions.astype(np.int32), wanted.astype(np.int32)
+        logits = torch.empty(len(of), self._vocab)
+        step = _Step(
+            len(where), len(tables), len(of), x.data_ptr(), where.ctypes.data, row_of.ctypes.data,
+            blocks.ctypes.data, table_at.ctypes.data, of.ctypes.data, logits.data_ptr(),
+        )  # fmt: skip
+        if self._library.decoder_run(_P(self._decoder), ctypes.byref(step)):
+            raise MemoryError("no memory for a step's working buffers")
+        return logits
+
+    def __del__(self) -> None:
+        if getattr(self, "_decoder", None) is not None:
+            self._library.decoder_free(_P(self._decoder))
+
+
+def _layer(layer: LayerWeights) -> _Layer:
+    tensors = [getattr(layer, name) for name in _NORMS]
+    pointers = [None if t is None else t.data_ptr() for t in tensors]
+    return _Layer(*pointers, *(getattr(layer, name).weight for name in _LINEARS))

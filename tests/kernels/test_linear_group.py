@@ -1,0 +1,92 @@
+"""Products with grouped codes: against PyTorch, alone and in company, on every instruction set."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from kernels import build
+from kernels.linear_group import spec
+from kernels.linear_group.cpu import PackedLinear
+from kernels.linear_group.reference import linear_group
+
+pytestmark = pytest.mark.interp
+
+FORMATS = ((4, False), (4, True), (5, False), (5, True), (8, False))
+
+
+@pytest.fixture(scope="module", params=build.usable_levels())
+def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    return build.library(request.param)
+
+
+def codes(n_in: int, n_out: int, bits: int, shifted: bool) -> spec.Codes:
+    generator = torch.Generator().manual_seed(n_in + bits)
+    shape = (n_out, n_in // spec.GROUP)
+    values = torch.randint(0, 2**bits, (n_out, n_in), generator=generator, dtype=torch.uint8)
+    scale = (torch.rand(shape, generator=generator) * 0.01 + 0.001).half()
+    shift = (torch.randn(shape, generator=generator) * 0.05).half() if shifted else None
+    return spec.Codes(bits, values, scale, shift)
+
+
+def activations(n: int, n_in: int) -> torch.Tensor:
+    x = torch.randn(n, n_in, generator=torch.Generator().manual_seed(n))
+    x[1::3] *= 1e4  # outliers must not touch their neighbours
+    x[2, 5] = -3e5
+    x[3] = 0.0
+    return x
+
+
+@pytest.mark.parametrize(("bits", "shifted"), FORMATS)
+@pytest.mark.parametrize(("n_in", "n_out"), spec.SHAPES)
+def test_equals_the_reference(
+    library: ctypes.CDLL, n_in: int, n_out: int, bits: int, shifted: bool
+) -> None:
+    w, x = codes(n_in, n_out, bits, shifted), activations(13, n_in)
+    got, want = PackedLinear(w, library)(x), linear_group(x, w)
+    assert ((got - want).norm(dim=1) <= 1e-5 * want.norm(dim=1)).all()
+    assert (got[3] == 0).all()
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), spec.SHAPES)
+def test_close_to_the_exact_product(n_in: int, n_out: int) -> None:
+    w = spec.quantise(torch.randn(n_out, n_in) * 0.05)
+    x = torch.randn(9, n_in)
+    want = x @ w.dense().T
+    error = (PackedLinear(w)(x) - want).norm(dim=1) / want.norm(dim=1)
+    assert error.max() < spec.REL_ERROR
+
+
+@pytest.mark.parametrize(("bits", "shifted"), FORMATS)
+def test_bit_identical_alone_in_every_batch_and_on_every_level(bits: int, shifted: bool) -> None:
+    w, x = codes(576, 200, bits, shifted), activations(40, 576)
+    linears = [PackedLinear(w, build.library(level)) for level in build.usable_levels()]
+    full = linears[0](x)
+    for linear in linears:
+        for n in (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 31, 32, 40):
+            assert torch.equal(linear(x[:n]), full[:n]), n
+            assert torch.equal(linear(x[-n:]), full[-n:]), n
+
+
+def test_bias(library: ctypes.CDLL) -> None:
+    w, x, bias = codes(64, 40, 4, True), activations(5, 64), torch.randn(40)
+    linear = PackedLinear(w, library)
+    assert torch.equal(linear(x, bias), linear(x) + bias)
+
+
+def test_a_width_that_is_no_multiple_of_a_group_is_refused() -> None:
+    w = spec.Codes(8, torch.zeros(16, 40, dtype=torch.uint8), torch.ones(16, 1).half(), None)
+    with pytest.raises(ValueError, match="multiple of 32"):
+        PackedLinear(w)
+
+
+@pytest.mark.parametrize("bits", [4, 5, 8])
+def test_quantise_is_nearest(bits: int) -> None:
+    w = torch.randn(24, 128) * 0.1
+    w[3] = 0.0
+    made = spec.quantise(w, bits)
+    step = made.scale.float().repeat_interleave(spec.GROUP, 1)
+    assert ((made.dense() - w).abs() <= step * 0.5 + 1e-3 * w.abs()).all()
+    assert (made.dense()[3] == 0).all()

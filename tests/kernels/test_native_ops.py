@@ -1,0 +1,93 @@
+"""The native step's smaller operations, each against its reference, on every instruction set."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from ctypes import c_float, c_int32, c_void_p
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import build
+from kernels.rms_norm.reference import rms_norm
+from kernels.rope.reference import rope
+from kernels.silu_mul.reference import silu_mul
+
+pytestmark = pytest.mark.interp
+
+
+@pytest.fixture(scope="module", params=build.usable_levels())
+def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    return build.library(request.param)
+
+
+def at(x: Tensor) -> c_void_p:
+    return c_void_p(x.data_ptr())
+
+
+def test_it_says_which_instruction_set_it_was_built_for() -> None:
+    for level in build.usable_levels():
+        library = build.library(level)
+        library.native_name.restype = ctypes.c_char_p
+        assert library.native_name().decode() == level
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 16), (3, 64), (5, 576), (2, 896)])
+def test_rms_norm(library: ctypes.CDLL, n: int, d: int) -> None:
+    x, weight, y = torch.randn(n, d) * 3, torch.randn(d), torch.full((n, d), math.nan)
+    library.rms_norm_run(at(x), at(weight), n, d, c_float(1e-5), at(y))
+    assert torch.allclose(y, rms_norm(x, weight, 1e-5), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "heads", "d"), [(1, 1, 16), (3, 5, 64), (2, 3, 80), (2, 2, 128)])
+def test_rope(library: ctypes.CDLL, n: int, heads: int, d: int) -> None:
+    x, angle = torch.randn(n, heads, d), torch.randn(n, 1, d // 2)
+    turns = torch.polar(torch.ones_like(angle), angle)
+    want = x.clone()
+    rope(want, turns)
+    flat = torch.view_as_real(turns).contiguous()
+    library.rope_run(at(x), at(flat), n, heads, d)
+    assert torch.allclose(x, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "f"), [(1, 16), (3, 96), (2, 1536)])
+def test_silu_mul(library: ctypes.CDLL, n: int, f: int) -> None:
+    x, y = torch.randn(n, 2 * f) * 5, torch.full((n, f), math.nan)
+    x[0, 0], x[0, 1], x[0, 2] = -200.0, 200.0, 0.0
+    library.silu_mul_run(at(x), n, f, at(y))
+    assert torch.allclose(y, silu_mul(x), rtol=1e-5, atol=1e-6)
+
+
+class Cache(ctypes.Structure):
+    _fields_ = [("data", c_void_p), *((n, c_int32) for n in ("n_blocks", "kv_heads", "size", "d"))]
+
+
+@pytest.mark.parametrize("block_size", [16, 32])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (5, 1)])
+@pytest.mark.parametrize("d", [16, 64, 80, 96, 128])
+def test_attention(
+    library: ctypes.CDLL, heads: int, kv_heads: int, d: int, block_size: int
+) -> None:
+    n_blocks = 9
+    cache = torch.randn(2, n_blocks, kv_heads, block_size, d)
+    cache[:, 8] = math.nan  # a block nobody's table names
+    table = torch.tensor([5, 2, 7, 0], dtype=torch.int32)
+    for n_seen in (1, 15, 16, 17, block_size + 3, 4 * block_size):
+        used = -(-n_seen // block_size)
+        kept = cache.clone()
+        last = int(table[used - 1])
+        kept[:, last, :, n_seen - (used - 1) * block_size :] = math.nan  # not written yet
+        q, out = torch.randn(heads, d) * 2, torch.full((heads, d), math.nan)
+        spec = Cache(kept.data_ptr(), n_blocks, kv_heads, block_size, d)
+        library.paged_attention_run(
+            ctypes.byref(spec), at(table), n_seen, heads, at(q), c_float(d**-0.5), at(out)
+        )
+        keys, values = (
+            side[table[:used].long()].transpose(0, 1).reshape(kv_heads, -1, d)[:, :n_seen]
+            .repeat_interleave(heads // kv_heads, 0) for side in cache
+        )  # fmt: skip
+        weights = torch.softmax((keys @ q[:, :, None]).squeeze(-1) * d**-0.5, -1)
+        want = (weights[:, None] @ values).squeeze(1)
+        assert torch.allclose(out, want, rtol=1e-4, atol=1e-5), n_seen
