@@ -10,9 +10,17 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -27,7 +35,9 @@ from voice_agent.toml_lines import key_lines, line_of
 
 ENV_PREFIX = "VOICE_AGENT__"
 FILE_NAME = "voice-agent.toml"
-SECRETS = frozenset({"server.api_keys"})
+SECRETS = frozenset({"server.api_keys", "llm.api_key", "llm.second.api_key"})
+OWN_FIELDS = frozenset({"model", "messages", "stream", "stream_options"})
+"""Of a request to a remote model: never replaced by `extra`."""
 
 Names = Annotated[tuple[str, ...], NoDecode]
 
@@ -71,6 +81,84 @@ class ModelsConfig(_Section):
     """name -> local path, or `hf:owner/repo/file#sha256=HEX`."""
 
 
+class RemoteSection(_Section):
+    """An OpenAI-compatible endpoint. Times are seconds."""
+
+    base_url: str = ""
+    """Up to and including `/v1`."""
+    model: str = ""
+    api_key: str = Field(default="", repr=False)
+    connect_s: float = Field(default=1.0, gt=0, le=10)
+    first_token_s: float = Field(default=1.5, gt=0, le=30)
+    """From the request to its first text; past it the backend is slow."""
+    stall_s: float = Field(default=3.0, gt=0, le=30)
+    """Between two pieces of text."""
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of every request."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _plain_url(cls, value: str) -> str:
+        if not value:
+            return value
+        url = urlsplit(value)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError("an address such as http://host:8000/v1 is needed")
+        if "@" in url.netloc or url.query or url.fragment:
+            raise ValueError("no name, password, query or fragment belongs here; use api_key")
+        return value.rstrip("/")
+
+    @field_validator("extra")
+    @classmethod
+    def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(OWN_FIELDS & value.keys()):
+            raise ValueError(f"{', '.join(taken)} cannot be set here")
+        return value
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.base_url and self.model)
+
+
+class LlmSection(RemoteSection):
+    """What answers: the engine in this process, or an engine elsewhere; and what stands behind."""
+
+    backend: Literal["embedded", "openai"] = "embedded"
+    context_tokens: int = Field(default=8192, ge=512)
+    """The remote model's context."""
+    fallback: Literal["none", "second", "embedded"] = "none"
+    cooldown_s: float = Field(default=10.0, ge=0)
+    """After a failure the fallback is asked first for this long."""
+    second: RemoteSection = RemoteSection()
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.backend == "embedded":
+            if self.fallback != "none":
+                raise ValueError('a fallback needs backend = "openai"')
+            return self
+        if not self.complete:
+            raise ValueError('backend = "openai" needs base_url and model')
+        if self.fallback == "second" and not self.second.complete:
+            raise ValueError('fallback = "second" needs second.base_url and second.model')
+        return self
+
+    @property
+    def remotes(self) -> dict[str, RemoteSection]:
+        """The endpoints in use by the name that traces give them, the first one first."""
+        if self.backend == "embedded":
+            return {}
+        if self.fallback == "second":
+            return {"primary": self, "second": self.second}
+        return {"primary": self}
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether a language model is loaded into this process."""
+        return "embedded" in (self.backend, self.fallback)
+
+
 class EngineSection(_Section):
     """The language model engine."""
 
@@ -103,6 +191,7 @@ class Config(BaseSettings):
     default_agent: str = "default"
     server: ServerConfig = ServerConfig()
     models: ModelsConfig = ModelsConfig()
+    llm: LlmSection = LlmSection()
     engine: EngineSection = EngineSection()
     log: LogConfig = LogConfig()
 
@@ -122,7 +211,7 @@ class Loaded:
             value: Any = self.config
             for piece in name.split("."):
                 value = getattr(value, piece)
-            shown = f"({len(value)} set)" if name in SECRETS else _toml(value)
+            shown = _hidden(value) if name in SECRETS else _toml(value)
             yield name, shown, self.origins.get(name, "default")
 
 
@@ -241,6 +330,10 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
             _merge(into[key], value)
         else:
             into[key] = dict(value) if isinstance(value, dict) else value
+
+
+def _hidden(secret: str | tuple[str, ...]) -> str:
+    return f"({len([secret] if isinstance(secret, str) and secret else secret)} set)"
 
 
 def _toml(value: Any) -> str:

@@ -1,0 +1,147 @@
+"""What goes to an OpenAI-compatible endpoint and what its answers mean. Pure.
+
+Chat Completions, streamed as server-sent events:
+https://platform.openai.com/docs/api-reference/chat
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.sampling import SamplingParams
+
+from .config import RemoteSection
+from .context import Role
+from .errors import InternalError
+from .think import ThoughtUsage
+
+DONE = "[DONE]"
+DETAIL_CHARS = 300
+
+
+class RemoteError(InternalError):
+    """A remote model gave no answer, or not all of it.
+
+    The message names the backend only: callers may see it. detail: the endpoint's own words, for
+    operators; they may quote the prompt. of_request: another request may well be answered.
+    """
+
+    def __init__(
+        self, message: str, *, code: str, detail: str = "", of_request: bool = False
+    ) -> None:
+        super().__init__(message, code=code)
+        self.detail = detail
+        self.of_request = of_request
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One event of the stream. finish: the endpoint's own word."""
+
+    text: str
+    finish: str | None
+    usage: ThoughtUsage | None
+
+
+def chat_body(
+    remote: RemoteSection, messages: Iterable[tuple[Role, str]], sampling: SamplingParams
+) -> dict[str, Any]:
+    """The request. Settings at rest are left out: hosted models refuse fields they do not know."""
+    body: dict[str, Any] = {
+        "model": remote.model,
+        "messages": [{"role": role.value, "content": text} for role, text in merged(messages)],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": sampling.temperature,
+        remote.limit_field: sampling.max_tokens,
+    }
+    for name, at_rest in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0), ("seed", None)):
+        value = getattr(sampling, name)
+        if value != at_rest:
+            body[name] = value
+    return body | remote.extra
+
+
+def merged(messages: Iterable[tuple[Role, str]]) -> list[tuple[Role, str]]:
+    """Neighbours of one role as one message: many chat templates want roles to alternate."""
+    out: list[tuple[Role, str]] = []
+    for role, text in messages:
+        if out and out[-1][0] is role:
+            out[-1] = (role, f"{out[-1][1]}\n{text}")
+        else:
+            out.append((role, text))
+    return out
+
+
+def parse_chunk(name: str, data: str) -> Chunk:
+    """One event's data. Raises RemoteError VA483 for what is no chunk, and for an error event."""
+    try:
+        body = json.loads(data)
+        if error := body.get("error"):
+            text = error.get("message", "") if isinstance(error, dict) else str(error)
+            raise RemoteError(
+                f"the language model {name!r} failed in the middle of its answer",
+                code="VA483",
+                detail=str(text)[:DETAIL_CHARS],
+            )
+        choice: dict[str, Any] = next(iter(body.get("choices") or ()), {})
+        delta = choice.get("delta") or {}
+        return Chunk(delta.get("content") or "", choice.get("finish_reason"), _usage(body))
+    except (ValueError, AttributeError, TypeError) as e:
+        raise RemoteError(
+            f"the language model {name!r} sent something that is no answer",
+            code="VA483",
+            detail=f"{type(e).__name__}: {data[:DETAIL_CHARS]}",
+        ) from e
+
+
+def finish_of(word: str) -> str:
+    """The endpoint's finish reason as the engine calls it: only running out of tokens differs."""
+    return "length" if word == "length" else "stop"
+
+
+def _usage(body: dict[str, Any]) -> ThoughtUsage | None:
+    usage = body.get("usage")
+    if not usage:
+        return None
+    details = usage.get("prompt_tokens_details") or {}
+    return ThoughtUsage(
+        int(usage.get("prompt_tokens") or 0),
+        int(details.get("cached_tokens") or 0),
+        int(usage.get("completion_tokens") or 0),
+    )
+
+
+def status_error(name: str, status: int, body: bytes, secret: str) -> RemoteError:
+    """What an answer that is not 200 means. body: its beginning."""
+    detail = f"HTTP {status} {_message(body, secret)}".strip()
+    if status == 429:
+        return RemoteError(f"the language model {name!r} is busy", code="VA484", detail=detail)
+    if 400 <= status < 500 and status != 408:
+        return RemoteError(
+            f"the language model {name!r} refused the request (HTTP {status})",
+            code="VA480",
+            detail=detail,
+            of_request=status in (400, 413, 422),
+        )
+    return RemoteError(
+        f"the language model {name!r} failed (HTTP {status})", code="VA483", detail=detail
+    )
+
+
+def _message(body: bytes, secret: str) -> str:
+    """An error body's message, whatever shape it has; never our key."""
+    text = body.decode("utf-8", "replace")
+    try:
+        found = json.loads(text)
+        while isinstance(found, dict):
+            found = found.get("error") or found.get("message") or found.get("detail")
+        text = found if isinstance(found, str) else text
+    except ValueError:
+        pass
+    if secret:
+        text = text.replace(secret, "(key)")
+    return " ".join(text.split())[:DETAIL_CHARS]
