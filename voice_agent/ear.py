@@ -133,6 +133,15 @@ class Ear:
     def set_completion(self, p_complete: float) -> None:
         """The end-of-turn model's estimate of the current pause; it may end the turn at once."""
         self.endpointer.set_completion(p_complete)
+        self.poll()
+
+    def answer_ready(self) -> None:
+        """The answer that was being prepared has sound: the turn need not stay open for it."""
+        self.endpointer.prepare(False)
+        self.poll()
+
+    def poll(self) -> None:
+        """End the turn now if what is newly known says so."""
         for edge in self.endpointer.poll():
             self._on_edge(edge)
 

@@ -4,11 +4,14 @@ All positions are samples of the caller's media at 16 kHz. No clock, no model, n
 estimates go in, edges come out. States: silent -> speaking -> paused -> (speaking | silent).
 
     ENDED is decided at   last voiced sample + silence time-out
-    the time-out is       max_silence * (min_silence / max_silence) ** w,   w = w(P(complete))
+    the time-out is       limit * (min_silence / limit) ** w,   w linear in log-odds of "complete"
+    limit is              sentence_ms if the words read as finished, else max_silence_ms
 
-so a turn that sounds complete ends after `min_silence_ms`, one that does not waits up to
-`max_silence_ms`, and anything between is on a continuous curve. Without an estimate P is
-`prior`. Evidence of the words moves P in log-odds.
+so a turn that sounds complete ends after `min_silence_ms`, one that does not waits up to its limit,
+and anything between is on a continuous curve. The log-odds are those of the end-of-turn model
+(`prior` without it) plus evidence of the words. Two things lengthen a time-out: this caller's own
+pauses (a moving average of those that turned out not to be the end), and an answer that is still
+being prepared, because the floor is worth nothing to us before there is something to say.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from .languages.en.cues import completion_cue
 from .types import IN_RATE
 
 _PER_MS = IN_RATE // 1000
-SURELY_NOT, SURELY = 0.25, 0.85  # estimates beyond these are worth no finer distinction
+SURELY_NOT, SURELY = -3.0, 2.5  # log-odds beyond these are worth no finer distinction
+OWN_PAUSE_STRETCH = 1.4  # the time-out is never below this many of the caller's usual pauses
+OWN_PAUSE_WEIGHT = 0.3  # of the newest pause in their moving average
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +36,26 @@ class TurnTaking:
 
     start_ms: voice needed before it is speech. resume_ms: voice needed in a pause before it goes
     on. pause_ms: silence after which the tail is worth transcribing. min/max_silence_ms: limits of
-    the end-of-turn silence. prior: P(complete) when nothing is known yet. cue_weight: log-odds that
-    a full-strength cue of the words adds. concealed_ms: a run of concealed audio longer than this
-    counts as silence, so that a lost network ends a turn. continuation_ms: how long after the end
-    the caller's next words still belong to it (used by the turn machine).
+    the end-of-turn silence. sentence_ms: upper limit instead of max_silence_ms once the words read
+    as a finished sentence. prepare_ms: the silence that an answer in preparation may ask for, so
+    that the turn stays open while we could say nothing anyway; it ends with the answer's first
+    sound. prior: P(complete) when nothing is known yet. cue_weight: log-odds that a full-strength
+    cue of the words adds. concealed_ms: a run of concealed audio longer than this counts as
+    silence, so that a lost network ends a turn. continuation_ms: how long after the end the
+    caller's next words still belong to it (used by the turn machine).
     """
 
     start_threshold: float = 0.5
     end_threshold: float = 0.35
     start_ms: int = 64
     resume_ms: int = 64
-    pause_ms: int = 120
+    pause_ms: int = 96
     min_silence_ms: int = 280
+    sentence_ms: int = 640
     max_silence_ms: int = 1100
-    prior: float = 0.45
-    cue_weight: float = 1.5
+    prepare_ms: int = 600
+    prior: float = 0.15
+    cue_weight: float = 2.5
     concealed_ms: int = 1000
     continuation_ms: int = 1500
 
@@ -58,21 +68,36 @@ class TurnTaking:
             )
         if not 0.0 < self.prior < 1.0:
             raise ValueError("prior must lie between 0 and 1")
-        if min(self.start_ms, self.resume_ms, self.concealed_ms, self.continuation_ms) < 0:
+        durations = (self.start_ms, self.resume_ms, self.concealed_ms, self.continuation_ms,
+                     self.sentence_ms, self.prepare_ms)  # fmt: skip
+        if min(durations) < 0:
             raise ValueError("durations must not be negative")
 
-    def silence_ms(self, p_complete: float) -> float:
-        """The time-out for an estimate: continuous, falling, between the two limits."""
-        w = min(1.0, max(0.0, (p_complete - SURELY_NOT) / (SURELY - SURELY_NOT)))
-        w = w * w * (3.0 - 2.0 * w)
-        ratio = self.min_silence_ms / self.max_silence_ms
-        return self.max_silence_ms * math.pow(ratio, w)
+    def silence_ms(self, p_complete: float, *, finished: bool = False) -> float:
+        """The time-out for an estimate: continuous, falling, between the two limits.
+
+        finished: the words read as a finished sentence.
+        """
+        w = min(1.0, max(0.0, (_log_odds(p_complete) - SURELY_NOT) / (SURELY - SURELY_NOT)))
+        limit = float(self.max_silence_ms)
+        if finished:
+            limit = min(limit, max(self.sentence_ms, self.min_silence_ms))
+        return limit * math.pow(self.min_silence_ms / limit, w)
+
+
+def _log_odds(p: float) -> float:
+    p = min(1.0 - 1e-6, max(1e-6, p))
+    return math.log(p / (1.0 - p))
 
 
 PRESETS: dict[str, TurnTaking] = {
-    "quick": TurnTaking(min_silence_ms=220, max_silence_ms=800, prior=0.55),
+    "quick": TurnTaking(
+        min_silence_ms=220, sentence_ms=480, max_silence_ms=800, prepare_ms=450, prior=0.25
+    ),
     "balanced": TurnTaking(),
-    "patient": TurnTaking(min_silence_ms=510, max_silence_ms=1800, prior=0.35),
+    "patient": TurnTaking(
+        min_silence_ms=510, sentence_ms=1000, max_silence_ms=1800, prepare_ms=900, prior=0.1
+    ),
 }
 
 
@@ -118,6 +143,8 @@ class Endpointer:
         self._concealed = 0
         self._p: float | None = None
         self._evidence = 0.0
+        self._preparing = False
+        self._usual_pause_ms: float | None = None
 
     @property
     def config(self) -> TurnTaking:
@@ -145,14 +172,19 @@ class Endpointer:
     @property
     def p_complete(self) -> float:
         """The current estimate, evidence of the words included."""
-        p = min(1.0 - 1e-6, max(1e-6, self._config.prior if self._p is None else self._p))
-        log_odds = math.log(p / (1.0 - p)) + self._config.cue_weight * self._evidence
+        p = self._config.prior if self._p is None else self._p
+        log_odds = _log_odds(p) + self._config.cue_weight * self._evidence
         return 1.0 / (1.0 + math.exp(-log_odds))
 
     @property
     def timeout_ms(self) -> float:
         """Silence after which the current pause ends the turn."""
-        return self._config.silence_ms(self.p_complete)
+        config = self._config
+        wanted = config.silence_ms(self.p_complete, finished=self._evidence > 0)
+        if self._usual_pause_ms is not None:
+            own = OWN_PAUSE_STRETCH * self._usual_pause_ms
+            wanted = max(wanted, min(own, config.max_silence_ms))
+        return max(wanted, config.prepare_ms) if self._preparing else wanted
 
     def set_completion(self, p: float) -> None:
         """P(complete) of the current pause, from the end-of-turn model. Forgotten on RESUMED."""
@@ -164,6 +196,18 @@ class Endpointer:
         """The words so far; a dangling "and" lengthens the pause, a finished question shortens
         it."""
         self._evidence = self._cue(transcript)
+
+    def prepare(self, on: bool) -> None:
+        """An answer to the current pause is being made (True), or its first sound is ready (False).
+        Forgotten when the caller goes on."""
+        self._preparing = on
+
+    def learn_pause(self, ms: float) -> None:
+        """A pause of this caller that was not the end of their turn."""
+        usual = self._usual_pause_ms
+        if usual is None:
+            usual = self._config.min_silence_ms / OWN_PAUSE_STRETCH
+        self._usual_pause_ms = usual + OWN_PAUSE_WEIGHT * (ms - usual)
 
     def configure(self, config: TurnTaking) -> None:
         """Change the settings from the next window on."""
@@ -222,6 +266,8 @@ class Endpointer:
         if self._run < needed * _PER_MS:
             return []
         kind = EdgeKind.RESUMED if paused else EdgeKind.ONSET
+        if paused:
+            self.learn_pause((self._run_start - self._last_voiced) / _PER_MS)
         edge = Edge(kind, self._run_start, self._at)
         self._state = _State.SPEAKING
         self._run = 0
@@ -240,3 +286,4 @@ class Endpointer:
         self._silence = 0
         self._p = None
         self._evidence = 0.0
+        self._preparing = False

@@ -117,6 +117,8 @@ class Hearing:
         self._turns.apply(tm.Heard(turn, transcript.text, classify(transcript), complete))
         if transcript.words and not self._turns.state.candidate and self._turn is not None:
             self._turns.call.emit(Partial(self._turn, transcript.confirmed, transcript.tail))
+        if complete:
+            self._ear.poll()
 
     async def _score(self, turn: TurnId) -> None:
         """How likely the caller is done, from the sound of it."""

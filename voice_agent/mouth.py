@@ -300,6 +300,11 @@ class Mouth:
 
     # ------------------------------------------------------------ ReplyListener
 
+    def reply_ready(self, reply: Reply) -> None:
+        """Its first sound is made and waits for the release."""
+        if reply is self._early:
+            self._turns.early_answer_ready()
+
     def reply_text(self, reply: Reply, clause: Clause) -> None:
         if reply is self.reply:
             self._turns.call.emit(ReplyText(reply.id, clause.text))
@@ -310,6 +315,7 @@ class Mouth:
     def reply_failed(self, reply: Reply, error: Exception) -> None:
         if reply is self._early:
             self.cancel_early()  # the commit tries again
+            self._turns.early_answer_ready()
             return
         if reply is not self.reply:
             return

@@ -49,6 +49,7 @@ class Speaker(Protocol):
 class ReplyListener(Protocol):
     """What a call learns of its reply, on the event loop, in order."""
 
+    def reply_ready(self, reply: Reply) -> None: ...
     def reply_text(self, reply: Reply, clause: Clause) -> None: ...
     def reply_produced(self, reply: Reply) -> None: ...
     def reply_failed(self, reply: Reply, error: Exception) -> None: ...
@@ -282,12 +283,15 @@ class Reply:
     # ------------------------------------------------------------ hand-over to playout
 
     def _deliver(self, clause: Clause, piece: AudioPiece | None) -> None:
+        first = piece is not None and self.audio_samples == 0
         if piece is not None:
             self.audio_samples += len(piece.pcm)
         if self.released:
             self._emit(clause, piece)
-        else:
-            self._held_back.append((clause, piece))
+            return
+        self._held_back.append((clause, piece))
+        if first:
+            self._listener.reply_ready(self)
 
     def _emit(self, clause: Clause, piece: AudioPiece | None) -> None:
         if clause.index > self._last_clause:

@@ -125,7 +125,12 @@ class Turns:
         if not self.auto_response or self.manual or self.mouth.reply is not None:
             return
         joined = self._joined(text)
+        self.ear.endpointer.prepare(True)
         self.mouth.think_early(self.trace_of(turn), joined, self.conversation.prompt(joined))
+
+    def early_answer_ready(self) -> None:
+        """Called by the mouth: the early reply has its first sound, or will have none."""
+        self.ear.answer_ready()
 
     def _commit(self, effect: tm.Commit) -> None:
         turn, text = effect.turn, self._joined(effect.text)
@@ -188,6 +193,7 @@ class Turns:
 
     def _reopen(self, effect: tm.Reopen) -> None:
         """The caller goes on with what we had just committed."""
+        self.ear.endpointer.learn_pause(float(effect.onset_ms - self.state.committed_end_ms))
         trace = self._traces.get(effect.old.index)
         heard = self.mouth.over(ReplyStatus.INTERRUPTED, finish_trace=False)
         if heard == 0:  # take the message back; its words join what follows

@@ -27,6 +27,7 @@ def turn_taking(detection: ServerVad | SemanticVad) -> TurnTaking:
             pause_ms=min(taking.pause_ms, silence),
             min_silence_ms=silence,
             max_silence_ms=silence,
+            prepare_ms=silence,
         )
     if detection.threshold is not None:
         start = min(0.95, max(0.05, detection.threshold))

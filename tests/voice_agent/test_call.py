@@ -262,6 +262,43 @@ def test_a_pause_inside_a_turn_makes_one_turn() -> None:
     assert len(scene.of(SpeechStarted)) == len(scene.of(SpeechStopped)) == 1
 
 
+EAGER = {"min_silence_ms": 200, "max_silence_ms": 200, "prepare_ms": 700}
+
+
+def test_the_end_is_decided_when_there_is_something_to_say() -> None:
+    scene = Scene("It is noon.", turn_taking=EAGER).play(silence(300), say("what is the time"))
+    (traced,) = scene.of(TurnTraced)
+    marks = traced.trace.marks
+    assert marks[Mark.COMMIT] - marks[Mark.SPEECH_END] > 0.3, "silence alone would do after 200 ms"
+    assert marks[Mark.COMMIT] == marks[Mark.TTS_FIRST_AUDIO]
+    assert marks[Mark.FIRST_SOUND] - marks[Mark.COMMIT] <= FRAME_MS / 1000
+
+
+def test_a_caller_who_goes_on_before_our_sound_is_ready_was_never_cut() -> None:
+    scene = Scene("Fine.", turn_taking=EAGER)
+    scene.thinker.first_s = 0.5
+    scene.play(silence(300), say("tell me"), silence(450), say("more"), tail_ms=3000)
+    assert scene.of(TurnReopened) == []
+    assert [e.text for e in scene.of(TurnCommitted)] == ["tell me more"]
+
+
+def test_a_slow_answer_keeps_the_turn_open_no_longer_than_it_may() -> None:
+    scene = Scene("Fine.", turn_taking=EAGER)
+    scene.thinker.first_s = 2.0
+    scene.play(silence(300), say("tell me"), tail_ms=5000)
+    (traced,) = scene.of(TurnTraced)
+    marks = traced.trace.marks
+    assert 0.68 <= marks[Mark.COMMIT] - marks[Mark.SPEECH_END] <= 0.8
+
+
+def test_an_answer_that_fails_early_keeps_the_turn_open_no_longer() -> None:
+    scene = Scene("Fine.", turn_taking=EAGER)
+    scene.thinker.fail = True
+    scene.play(silence(300), say("tell me"), tail_ms=5000)
+    marks = scene.of(TurnTraced)[0].trace.marks
+    assert marks[Mark.COMMIT] - marks[Mark.SPEECH_END] < 0.5
+
+
 def test_a_reopened_turn_leaves_no_trace_of_its_candidate() -> None:
     scene = Scene("Fine.", turn_taking={"continuation_ms": 6000})
     scene.thinker.first_s = 4.0

@@ -37,7 +37,7 @@ def test_one_utterance() -> None:
     edges = run(Endpointer(TurnTaking()), silence(5) + speech(20) + silence(60))
     assert [e.kind for e in edges] == [ONSET, PAUSE, ENDED]
     assert edges[0] == Edge(ONSET, 5 * W, 7 * W)
-    assert edges[1] == Edge(PAUSE, 25 * W, 29 * W)  # 4 windows are the first 120 ms
+    assert edges[1] == Edge(PAUSE, 25 * W, 28 * W)  # 3 windows are 96 ms
     assert edges[2].sample == 25 * W
 
 
@@ -98,9 +98,95 @@ def test_words_move_the_time_out() -> None:
     run(endpointer, speech(10) + silence(5))
     neutral = endpointer.timeout_ms
     endpointer.set_evidence("I would like to book a table and")
-    assert endpointer.timeout_ms > neutral * 1.5
+    assert endpointer.timeout_ms > neutral * 1.4
     endpointer.set_evidence("I would like to book a table.")
     assert endpointer.timeout_ms < neutral
+
+
+@given(st.floats(0, 1), st.sampled_from(sorted(PRESETS)))
+def test_a_finished_sentence_never_waits_longer_than_its_limit(p: float, preset: str) -> None:
+    config = PRESETS[preset]
+    finished = config.silence_ms(p, finished=True)
+    assert config.min_silence_ms - 1e-6 <= finished <= config.sentence_ms + 1e-6
+    assert finished <= config.silence_ms(p) + 1e-6
+
+
+def test_a_finished_sentence_that_sounds_unfinished_waits_half_as_long() -> None:
+    waited = {}
+    for text in ("Something is terribly wrong.", "Something is terribly wrong and"):
+        endpointer = Endpointer(TurnTaking())
+        run(endpointer, speech(10) + silence(5))
+        endpointer.set_completion(0.01)
+        endpointer.set_evidence(text)
+        ended = run(endpointer, silence(80), 15 * W)[-1]
+        waited[text[-1]] = (ended.at_sample - ended.sample) / 16
+    assert waited == {".": 640.0, "d": 1120.0}
+
+
+def test_a_fixed_silence_stays_fixed_whatever_the_words() -> None:
+    fixed = TurnTaking(min_silence_ms=500, max_silence_ms=500, prepare_ms=500)
+    for p in (0.0, 0.5, 1.0):
+        assert fixed.silence_ms(p) == fixed.silence_ms(p, finished=True) == 500
+
+
+def test_a_caller_who_pauses_long_is_waited_for() -> None:
+    endpointer = Endpointer(TurnTaking())
+
+    def pause(n: int, at: int) -> list[Edge]:
+        edges = run(endpointer, speech(10), at * W)
+        edges += run(endpointer, silence(4), (at + 10) * W)
+        endpointer.set_completion(1.0)
+        return edges + run(endpointer, silence(n), (at + 14) * W)
+
+    first = pause(80, 0)
+    assert first[-1].at_sample - first[-1].sample == 9 * W  # 280 ms
+    for _ in range(4):
+        endpointer.learn_pause(800.0)
+    later = pause(80, 100)
+    assert 700 <= (later[-1].at_sample - later[-1].sample) / 16 <= 1100
+    for _ in range(20):
+        endpointer.learn_pause(100.0)
+    assert pause(80, 200)[-1].at_sample == (210 + 9) * W
+    for _ in range(20):
+        endpointer.learn_pause(9000.0)  # never beyond the longest wait
+    last = pause(80, 300)
+    assert (last[-1].at_sample - last[-1].sample) / 16 <= 1100 + 32
+
+
+def test_the_pauses_of_a_caller_are_learnt_from_resumed_speech() -> None:
+    endpointer = Endpointer(TurnTaking())
+    at = 0
+    for _ in range(6):
+        run(endpointer, speech(10) + silence(16), at)
+        at += 26 * W
+        endpointer.set_completion(0.0)
+    run(endpointer, speech(10) + silence(4), at)
+    endpointer.set_completion(1.0)
+    assert endpointer.timeout_ms > 500
+    assert Endpointer(TurnTaking()).timeout_ms > 0
+
+
+def test_a_turn_stays_open_while_its_answer_has_no_sound() -> None:
+    endpointer = Endpointer(TurnTaking())
+    run(endpointer, speech(10) + silence(4))
+    endpointer.set_completion(1.0)
+    endpointer.prepare(True)
+    assert run(endpointer, silence(8), 14 * W) == []  # 384 ms: past the shortest wait
+    endpointer.prepare(False)
+    (edge,) = endpointer.poll()
+    assert edge == Edge(ENDED, 10 * W, 22 * W)
+
+    run(endpointer, speech(10) + silence(4), 22 * W)
+    endpointer.set_completion(1.0)
+    endpointer.prepare(True)
+    (ended,) = run(endpointer, silence(40), 36 * W)
+    assert (ended.at_sample - ended.sample) / 16 == 608  # bounded by prepare_ms
+
+    run(endpointer, speech(10) + silence(4), 76 * W)
+    endpointer.prepare(True)
+    run(endpointer, speech(4) + silence(4), 90 * W)
+    endpointer.set_completion(1.0)
+    assert endpointer.timeout_ms < 400  # forgotten when the caller went on
 
 
 def test_a_click_is_no_speech_and_does_not_hold_a_pause_open() -> None:
@@ -191,10 +277,11 @@ def test_windows_of_any_size_give_the_same_edges(runs: list[tuple[float, int]]) 
     ("kwargs"),
     [
         {"start_threshold": 0.2},
-        {"min_silence_ms": 100},
+        {"min_silence_ms": 90},
         {"max_silence_ms": 200},
         {"prior": 0.0},
         {"start_ms": -1},
+        {"prepare_ms": -1},
     ],
 )
 def test_settings_that_cannot_be_are_refused(kwargs: dict[str, float]) -> None:
@@ -223,6 +310,16 @@ def test_an_estimate_must_be_a_probability(p: float) -> None:
         ("I need a taxi at nine.", 1),
         ("Yes", 1),
         ("a table for two people", -1),
+        ("My number is 5 5 5", -1),
+        ("five five five, one two", -1),
+        ("It's 212 555 0123.", 1),
+        ("My e-mail is jo.smith", -1),
+        ("My email address is jo at gmail dot com.", 1),
+        ("jo.smith@example", -1),
+        ("jo underscore smith", -1),
+        ("Jo dash.", -1),
+        ("Send an email to Bob.", 1),
+        ("I have 2 dogs.", 1),
     ],
 )
 def test_english_cues(text: str, sign: int) -> None:

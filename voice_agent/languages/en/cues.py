@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 DANGLING = frozenset(
@@ -34,7 +35,16 @@ WHOLE = frozenset(
 )  # fmt: skip
 """Answers that are complete alone."""
 
+DIGITS = frozenset(
+    ["zero", "oh", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "double"]
+)
+PHONE_DIGITS = (7, 10, 11)  # a local number, one with its area code, one with a leading 1
+JOINTS = frozenset(["at", "dot", "underscore", "dash", "hyphen", "slash", "plus"])
+"""Spoken punctuation of addresses: none ends one."""
+
 _WORD = re.compile(r"[\w']+")
+_ADDRESS = re.compile(r"\be-?mail( address)?( is|'s)\b|@")
+_WHOLE_ADDRESS = re.compile(r"(\.|\bdot )(com|net|org|edu|gov|io|co|uk|us|info)[.?!]?$")
 
 
 def completion_cue(transcript: str) -> float:
@@ -59,6 +69,21 @@ def completion_cue(transcript: str) -> float:
         return -0.2 if text[-1] == "?" else (-0.5 if closed else -1.0)
     if text[-1] in ",;:":
         return -0.7
+    if words[-1] in JOINTS or _is_spelled(words, text):
+        return -0.6
     if text[-1] == "?":
-        return 0.5
-    return 0.2 if closed else -0.1
+        return 0.4
+    return 0.3 if closed else -0.1
+
+
+def _is_spelled(words: list[str], text: str) -> bool:
+    """An address, or a number of at least three pieces, that is not whole yet."""
+    if _ADDRESS.search(text):
+        return _WHOLE_ADDRESS.search(text) is None
+    pieces = list(itertools.takewhile(_is_piece, reversed(words)))
+    n = sum(len(p) if p.isdigit() else 1 for p in pieces)
+    return len(pieces) >= 3 and n not in PHONE_DIGITS
+
+
+def _is_piece(word: str) -> bool:
+    return word.isdigit() or word in DIGITS or len(word) == 1
