@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
+from engine.grammar.compiler import GrammarCompiler
 from engine.output import TextStream
 from engine.request import Request
 from engine.runner import Runner
@@ -22,6 +23,7 @@ class Parts:
     make_text: Callable[[Request], TextStream]
     eos_ids: frozenset[int]
     n_vocab: int
+    grammars: GrammarCompiler
 
 
 def load_parts(config: EngineConfig) -> Parts:
@@ -39,4 +41,5 @@ def load_parts(config: EngineConfig) -> Parts:
     def make_text(request: Request) -> TextStream:
         return TextStream(tokenizer.token_bytes, request.params.stop)
 
-    return Parts(runner, tokenizer, chat, make_text, tokenizer.ends, runner.vocab_size)
+    grammars = GrammarCompiler(tokenizer)
+    return Parts(runner, tokenizer, chat, make_text, tokenizer.ends, runner.vocab_size, grammars)

@@ -1,12 +1,12 @@
 """Chooses the next token of every row of a batch.
 
 Random draws come from a counter generator keyed (seed, position), so neither the batch a row is in
-nor a preemption changes them.
+nor a preemption changes them. A row pays only for what it asks: greedy rows for one pass that finds
+the largest logit, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -15,33 +15,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.counts import TokenCounts
 from engine.errors import UsageError
-from engine.inputs import SampleRow
+from engine.inputs import Sampled, SampleRow
 from engine.sampling import SamplingParams
 
 _FIRST = 256
-"""Candidates taken before a full sort is considered."""
+"""Candidates taken before the whole vocabulary is considered."""
+_F32: TypeAlias = NDArray[np.float32]
 _F64: TypeAlias = NDArray[np.float64]
 
 
-def choose(logits: Tensor, rows: Sequence[SampleRow]) -> list[tuple[int, float]]:
-    """(token, log probability) per row. logits fp32 [n, vocab], may be changed in place; n rows.
+def choose(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
+    """One token per row. logits fp32 [n, vocab] on the CPU, left as they are; n rows.
 
-    The log probability is the model's own, before any setting. UsageError if a bias names a token
-    outside the vocabulary.
+    Waits for the masks of rows with a grammar. UsageError if a bias names a token outside the
+    vocabulary.
     """
-    total = torch.logsumexp(logits, -1)
-    raw = logits
-    if any(row.params.shaped for row in rows):
-        raw = logits.clone()
-        for scores, row in zip(logits, rows, strict=True):
-            _shape(scores, row)
-    best = logits.argmax(-1)
+    raw: _F32 = logits.numpy()
+    best = raw.argmax(-1)
+    if all(_plain(row) for row in rows):
+        return [Sampled(token) for token in best.tolist()]
+    scores = [_shaped(raw[i], row) for i, row in enumerate(rows)]
+    for i, row in enumerate(rows):
+        if row.params.greedy and scores[i] is not raw[i]:
+            best[i] = scores[i].argmax()
     drawn = [i for i, row in enumerate(rows) if not row.params.greedy]
     if drawn:
-        best[drawn] = torch.tensor(_draw(logits[drawn], [rows[i] for i in drawn]))
-    logprobs = raw.gather(-1, best[:, None]).squeeze(-1).sub_(total)
-    return list(zip(best.tolist(), logprobs.tolist(), strict=True))
+        best[drawn] = _draw(np.stack([scores[i] for i in drawn]), [rows[i] for i in drawn])
+    told = {i: _told(raw[i], int(best[i]), n) for i, row in enumerate(rows)
+            if (n := row.params.logprobs) is not None}  # fmt: skip
+    return [told.get(i) or Sampled(int(token)) for i, token in enumerate(best)]
 
 
 def uniform(seed: int, position: int) -> float:
@@ -50,46 +54,98 @@ def uniform(seed: int, position: int) -> float:
     return float(np.random.Generator(bits).random())
 
 
-def _shape(scores: Tensor, row: SampleRow) -> None:
-    """Applies penalties and biases to one row of logits, fp32 [vocab], in place."""
+def _plain(row: SampleRow) -> bool:
     p = row.params
-    if p.repetition_penalty != 1.0 and row.history:
-        seen = torch.tensor(sorted(set(row.history)))
-        value = scores[seen]
-        scores[seen] = torch.where(
-            value > 0, value / p.repetition_penalty, value * p.repetition_penalty
-        )
-    if p.presence_penalty or p.frequency_penalty:
-        counts = Counter(row.history[row.n_prompt :])
-        if counts:
-            times = torch.tensor(list(counts.values()), dtype=torch.float32)
-            scores[list(counts)] -= p.presence_penalty + p.frequency_penalty * times
+    return p.greedy and not p.shaped and row.constraint is None and p.logprobs is None
+
+
+def _shaped(scores: _F32, row: SampleRow) -> _F32:
+    """One row of logits fp32 [vocab] after penalties, biases and grammar; itself if there are none.
+
+    The order matters: what the grammar rules out, no bias brings back.
+    """
+    p = row.params
+    if not p.shaped and row.constraint is None:
+        return scores
+    scores = scores.copy()
+    if p.penalised:
+        _penalise(scores, row)
     for token, bias in p.logit_bias:
-        if token >= scores.shape[0]:
+        if token >= len(scores):
             raise UsageError(f"logit_bias names token {token}; the vocabulary has {len(scores)}")
         scores[token] += bias
+    if row.constraint is not None and (banned := row.constraint.banned()) is not None:
+        np.copyto(scores[: len(banned)], -np.inf, where=banned)
+        scores[len(banned) :] = -np.inf
+    return scores
 
 
-def _draw(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
-    """One random token per row of logits fp32 [n, vocab]."""
-    temperature = torch.tensor([[row.params.temperature] for row in rows])
-    scaled = (logits - logits.amax(-1, True)) / temperature
+def _penalise(scores: _F32, row: SampleRow) -> None:
+    p, counts = row.params, row.counts or TokenCounts()
+    counts.catch_up(row.history, row.n_prompt)
+    seen, said = counts.seen, counts.said
+    value = scores[seen]
+    if p.repetition_penalty != 1.0:
+        value = np.where(value > 0, value / p.repetition_penalty, value * p.repetition_penalty)
+    scores[seen] = value - p.presence_penalty * (said > 0) - p.frequency_penalty * said
+
+
+def _told(scores: _F32, token: int, n_top: int) -> Sampled:
+    """The token with the log probabilities asked for. scores: the model's own, fp32 [vocab]."""
+    highest = scores.max()
+    total = float(highest) + float(np.log(np.exp(scores - highest).sum(dtype=np.float64)))
+    top = torch.topk(torch.from_numpy(scores), min(n_top, len(scores)))
+    likeliest = zip(top.indices.tolist(), (top.values.double() - total).tolist(), strict=True)
+    return Sampled(token, float(scores[token]) - total, tuple(likeliest))
+
+
+def _draw(scores: _F32, rows: Sequence[SampleRow]) -> list[int]:
+    """One random token per row of scores fp32 [n, vocab], changed in place."""
+    scores -= scores.max(-1, keepdims=True)
+    scores /= np.array([[row.params.temperature] for row in rows], np.float32)
+    scaled = torch.from_numpy(scores)
     total = torch.logsumexp(scaled, -1, True)
-    top = torch.topk(scaled, min(_FIRST, logits.shape[-1]))
+    top = torch.topk(scaled, min(_FIRST, scores.shape[-1]))
     first = (top.values - total).double().exp().numpy()
-    ids = top.indices.numpy()
-    tokens = []
-    for i, row in enumerate(rows):
-        shares, names = first[i], ids[i]
-        if not _enough(shares, row.params, logits.shape[-1]):
-            ordered = torch.sort(scaled[i], descending=True, stable=True)
-            shares = (ordered.values - total[i]).double().exp().numpy()
-            names = ordered.indices.numpy()
-        kept = _filtered(shares, row.params)
-        edges = np.cumsum(kept)
-        at = np.searchsorted(edges, uniform(row.seed, row.position) * edges[-1], side="right")
-        tokens.append(int(names[min(int(at), len(kept) - 1)]))
-    return tokens
+    names = top.indices.numpy()
+    return [
+        _pick(first[i], names[i], scores[i], float(total[i]), row) for i, row in enumerate(rows)
+    ]
+
+
+def _pick(
+    shares: _F64, names: NDArray[np.int64], scaled: _F32, total: float, row: SampleRow
+) -> int:
+    """One token. shares, names: the likeliest ones, descending; scaled: of the whole vocabulary."""
+    p, at = row.params, uniform(row.seed, row.position)
+    if _enough(shares, p, len(scaled)):
+        return int(names[_place(_filtered(shares, p), at)])
+    covered = float(shares.sum())
+    unfiltered = not (p.top_k or p.top_p < 1.0 or p.min_p)
+    if unfiltered and at < covered:  # nearly always: the rest need not be looked at
+        return int(names[_place(shares, at / covered)])
+    whole = _shares(scaled, total)
+    if p.top_k or p.top_p < 1.0:
+        # those below this share hold less than 1 - top_p together: top-p keeps none of them
+        least = 0.0 if p.top_k else (1.0 - p.top_p) / len(whole)
+        some = np.flatnonzero(whole >= least)
+        order = some[np.argsort(-whole[some], kind="stable")]
+        return int(order[_place(_filtered(whole[order], p), at)])
+    if p.min_p:
+        return _place(np.where(whole >= p.min_p * shares[0], whole, 0.0), at)
+    whole[names] = 0.0
+    return _place(whole, (at - covered) / (1.0 - covered))
+
+
+def _shares(scaled: _F32, total: float) -> _F64:
+    return np.exp(scaled.astype(np.float64) - total)
+
+
+def _place(shares: _F64, at: float) -> int:
+    """The index that `at` of 0..1 falls on when every index is as wide as its share."""
+    edges = np.cumsum(shares)
+    place = int(np.searchsorted(edges, at * edges[-1], side="right"))
+    return min(place, int(np.flatnonzero(shares)[-1]))
 
 
 def _enough(shares: _F64, params: SamplingParams, vocab: int) -> bool:
@@ -97,7 +153,7 @@ def _enough(shares: _F64, params: SamplingParams, vocab: int) -> bool:
     return (
         len(shares) == vocab
         or 0 < params.top_k <= len(shares)
-        or shares.sum() >= params.top_p
+        or (params.top_p < 1.0 and not params.top_k and shares.sum() >= params.top_p)
         or shares[-1] < params.min_p * shares[0]
     )
 

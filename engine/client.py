@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import math
@@ -16,9 +17,10 @@ from engine.clock import Clock, MonotonicClock
 from engine.config import EngineConfig
 from engine.errors import CapacityError, UsageError
 from engine.generation import Completion, Delta, Generation, GenerationSink, Usage
+from engine.grammar.desk import GrammarDesk
 from engine.kvcache import KvCache
 from engine.loop import EngineLoop, StepRunner
-from engine.request import FinishReason, Request, TextOut
+from engine.request import FinishReason, Output, Request, TextOut
 from engine.sampling import SamplingParams
 from engine.scheduler import Scheduler
 from engine.stats import EngineStats, collect
@@ -26,6 +28,7 @@ from engine.thread import EngineThread
 from engine.warmup import WarmupReport, freeze_garbage, measure
 
 if TYPE_CHECKING:
+    from engine.grammar.compiler import GrammarCompiler
     from engine.text.chat import ChatFormat
     from engine.text.tokenizer import Tokenizer
 
@@ -56,6 +59,7 @@ class Engine:
         eos_ids: frozenset[int],
         n_vocab: int,
         clock: Clock,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
@@ -89,6 +93,9 @@ class Engine:
         self._n_open = 0
         self._started = False
         self._closed = False
+        self._desk: GrammarDesk | None = None
+        if grammars is not None:
+            self._desk = GrammarDesk(grammars, self._loop.post_submit, self._refuse)
 
     @classmethod
     def load(cls, config: EngineConfig, clock: Clock | None = None) -> Engine:
@@ -105,6 +112,7 @@ class Engine:
             eos_ids=parts.eos_ids,
             n_vocab=parts.n_vocab,
             clock=clock or MonotonicClock(),
+            grammars=parts.grammars,
         )
 
     def warm(self) -> WarmupReport:
@@ -141,8 +149,13 @@ class Engine:
         """Abort what is open and end the thread. Idempotent."""
         with self._lock:
             closed, self._closed = self._closed, True
-        if not closed:
-            self._thread.stop()
+        if closed:
+            return
+        for request in self._desk.stop() if self._desk else ():
+            self._end_unstarted(request, FinishReason.ABORTED)
+        self._thread.stop()
+        if self._desk is not None:
+            self._desk.close()
 
     def submit(
         self,
@@ -231,6 +244,8 @@ class Engine:
             raise UsageError(f"logit_bias names a token outside 0..{self._n_vocab - 1}")
         if any(not 0 <= token < self._n_vocab for token in params.stop_token_ids):
             raise UsageError(f"stop_token_ids names a token outside 0..{self._n_vocab - 1}")
+        if params.grammar is not None and self._desk is None:
+            raise UsageError("this engine was built without grammars")
         max_new = self._check_prompt(prompt, 0 if prefill_only else params.max_tokens)
         try:
             loop = asyncio.get_running_loop()
@@ -243,26 +258,48 @@ class Engine:
         self._enter()
         request_id = next(self._ids)
         generation = Generation(
-            request_id, len(prompt), loop, self._loop.post_abort, self._loop.post_deadline
+            request_id, len(prompt), loop, self._abort, self._loop.post_deadline
         )
-        self._loop.post_submit(
-            Request(
-                request_id,
-                prompt,
-                params,
-                seed=secrets.randbits(62) if params.seed is None else params.seed,
-                max_new=max_new,
-                arrival_s=now,
-                deadline_s=deadline_s,
-                tenant=tenant,
-                background=background,
-                prefill_only=prefill_only,
-                pin_key=pin_key,
-                pin_ttl_s=pin_ttl_s,
-                sink=GenerationSink(generation, self._loop.post_abort),
-            )
+        request = Request(
+            request_id,
+            prompt,
+            params,
+            seed=secrets.randbits(62) if params.seed is None else params.seed,
+            max_new=max_new,
+            arrival_s=now,
+            deadline_s=deadline_s,
+            tenant=tenant,
+            background=background,
+            prefill_only=prefill_only,
+            pin_key=pin_key,
+            pin_ttl_s=pin_ttl_s,
+            sink=GenerationSink(generation, self._abort),
         )
+        if params.grammar is None or self._desk is None:
+            self._loop.post_submit(request)
+        else:
+            self._desk.take(request)
         return generation
+
+    def _abort(self, request_id: int) -> None:
+        request = self._desk.withdraw(request_id) if self._desk else None
+        if request is None:
+            self._loop.post_abort(request_id)
+        else:
+            self._on_finished(request)
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        self._end_unstarted(request, FinishReason.ERROR, error)
+
+    def _end_unstarted(
+        self, request: Request, reason: FinishReason, error: Exception | None = None
+    ) -> None:
+        """Tell a request's reader of its end, which comes before the engine thread knew it."""
+        sink, output = request.sink, Output("", (), (), 0, reason, error)
+        if sink is not None:
+            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody listens
+                sink.loop.call_soon_threadsafe(sink.accept, output)
+        self._on_finished(request)
 
     def _check_prompt(self, prompt: tuple[int, ...], max_tokens: int) -> int:
         """The number of tokens the request may add."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.errors import UsageError
-from engine.request import FinishReason, Output
+from engine.request import FinishReason, Output, TopLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,15 @@ class Delta:
     """What became known since the last delta.
 
     text: ready to show, may be empty. token_ids: generated ids, the end-of-turn id excluded.
-    logprobs: one natural logarithm per id. finish: set on the last delta only.
+    finish: set on the last delta only. logprobs: if asked for, one natural logarithm per id; top:
+    the likeliest tokens in place of each id.
     """
 
     text: str
     token_ids: tuple[int, ...] = ()
     finish: FinishReason | None = None
     logprobs: tuple[float, ...] = ()
+    top: tuple[TopLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class Generation:
         self._n_cached = output.cached_tokens
         self._n_output += len(output.token_ids)
         self.error = output.error
-        self._push(Delta(output.text, output.token_ids, output.finish, output.logprobs))
+        self._push(Delta(output.text, output.token_ids, output.finish, output.logprobs, output.top))
 
     def _push(self, delta: Delta) -> None:
         self.finish = delta.finish

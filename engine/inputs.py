@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.counts import TokenCounts
+from engine.grammar.constraint import Constraint
 from engine.sampling import SamplingParams
 
 
@@ -23,6 +25,10 @@ class SampleRow:
     history: Sequence[int] = ()
     n_prompt: int = 0
     """Leading ids of `history` that are the prompt; presence and frequency count only the rest."""
+    counts: TokenCounts | None = None
+    """The request's own count of `history`, so that a step need not count it anew."""
+    constraint: Constraint | None = None
+    """The request's grammar: what the token must not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A chosen token and its log probability (natural) under the model, before any setting."""
+    """A chosen token.
+
+    logprob: natural, under the model, before any setting; None unless asked for. top: the likeliest
+    tokens and theirs, best first, as many as were asked for.
+    """
 
     token: int
-    logprob: float
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()

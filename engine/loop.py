@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from engine.clock import Clock
@@ -53,6 +53,9 @@ class LoopCounters:
     failed: int = 0
     wakeups: int = 0
     integrity_failures: int = 0
+    grammar_finished: int = 0
+    grammar_valid: int = 0
+    """Requests with a grammar that ran to an end, and those whose grammar was complete then."""
     step_ms: list[float] = field(default_factory=list)
     """The last steps' durations."""
 
@@ -223,19 +226,26 @@ class EngineLoop:
         params, token, text = request.params, sampled.token, request.text
         if text is None or request.remaining:
             raise InternalError("a token came back from a row that asked for none")
+        if request.constraint is not None:
+            request.constraint.check()
         ends = token in self._eos_ids and not params.ignore_eos
         if ends or token in params.stop_token_ids:
+            self.counters.grammar_valid += ends and request.constraint is not None
             self._end(request, FinishReason.STOP, now, tail=text.finish())
             return
         piece = text.push(token)
         request.tokens.append(token)
         self.counters.tokens += 1
-        out = Output(piece, (token,), (sampled.logprob,), request.cached_tokens)
+        out = Output(piece, (token,), (), request.cached_tokens)
+        if params.logprobs is not None and sampled.logprob is not None:
+            out = replace(out, logprobs=(sampled.logprob,), top=(sampled.top,))
         if text.stopped:
             self._end(request, FinishReason.STOP, now, last=out)
         elif request.n_output >= request.max_new:
             self._end(request, FinishReason.LENGTH, now, tail=text.finish(), last=out)
         else:
+            if request.constraint is not None:
+                request.constraint.push(token)
             self._emit(request, out)
 
     # ends
@@ -261,11 +271,13 @@ class EngineLoop:
         self.counters.finished += 1
         self.counters.aborted += reason is FinishReason.ABORTED
         self.counters.failed += reason is FinishReason.ERROR
+        self.counters.grammar_finished += (
+            request.constraint is not None and reason is not FinishReason.ABORTED
+        )
         if error is not None and not isinstance(error, EngineError):
             request.error = error = InternalError(f"{type(error).__name__}: {error}")
-        text = (last.text if last else "") + tail
-        tokens, logprobs = (last.token_ids, last.logprobs) if last else ((), ())
-        self._emit(request, Output(text, tokens, logprobs, request.cached_tokens, reason, error))
+        out = last or Output("", (), (), request.cached_tokens)
+        self._emit(request, replace(out, text=out.text + tail, finish=reason, error=error))
         self._on_finished(request)
 
     def _fail_running(self, error: Exception, now: float) -> None:
@@ -336,7 +348,13 @@ def _row(request: Request, n: int) -> Row:
     sample = None
     if end == request.known and not request.prefill_only:
         sample = SampleRow(
-            request.sampling, request.known, request.seed, request.tokens, request.n_prompt
+            request.sampling,
+            request.known,
+            request.seed,
+            request.tokens,
+            request.n_prompt,
+            request.counts,
+            request.constraint,
         )
     ids = tuple(request.tokens[start:end])
     return Row(ids, start, tuple(request.table.blocks), sample)

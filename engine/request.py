@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Protocol
 
+from engine.counts import TokenCounts
 from engine.errors import InternalError
+from engine.grammar.constraint import Constraint
 from engine.kvcache import BlockTable
 from engine.sampling import SamplingParams
 
@@ -42,6 +44,10 @@ LEGAL: frozenset[tuple[State, State]] = frozenset(
 )
 
 
+TopLogprobs = tuple[tuple[int, float], ...]
+"""The likeliest tokens of one position and their log probabilities, best first."""
+
+
 class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
@@ -59,6 +65,7 @@ class Output:
     cached_tokens: int
     finish: FinishReason | None = None
     error: Exception | None = None
+    top: tuple[TopLogprobs, ...] = ()
 
 
 class Sink(Protocol):
@@ -86,10 +93,10 @@ class Request:
     """Owned by the engine thread once it is in the inbox."""
 
     __slots__ = (
-        "arrival_s", "background", "cached_tokens", "computed", "deadline_s", "endless", "error",
-        "expected_hit", "finish", "id", "max_new", "n_prompt", "params", "passes", "pin_key",
-        "pin_ttl_s", "prefill_only", "rebased", "seed", "sink", "speaking", "state", "table",
-        "tenant", "text", "tokens",
+        "arrival_s", "background", "cached_tokens", "computed", "constraint", "counts",
+        "deadline_s", "endless", "error", "expected_hit", "finish", "id", "max_new",
+        "n_prompt", "params", "passes", "pin_key", "pin_ttl_s", "prefill_only", "rebased",
+        "seed", "sink", "speaking", "state", "table", "tenant", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +133,9 @@ class Request:
         self.pin_ttl_s = pin_ttl_s
         self.sink = sink
         self.text: TextOut | None = None
+        self.counts = TokenCounts() if params.penalised else None
+        self.constraint: Constraint | None = None
+        """The compiled grammar; set before the request reaches the engine thread."""
         self.state = State.WAITING
         self.computed = 0
         self.cached_tokens = 0

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 
 from engine.errors import UsageError
+from engine.grammar.spec import Grammar
+
+MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,8 @@ class SamplingParams:
     temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 are off. repetition_penalty divides the
     logits of every token seen (prompt and output; CTRL, arXiv 1909.05858); presence_penalty and
     frequency_penalty subtract for tokens of the output only. seed None: the engine draws one.
+    logprobs: None tells none, 0 those of the chosen tokens, n also those of the n likeliest; all
+    under the model, before any setting. grammar: what the reply must look like.
     """
 
     temperature: float = 0.0
@@ -31,6 +36,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -59,6 +66,14 @@ class SamplingParams:
         _check(
             all(t >= 0 and math.isfinite(b) for t, b in self.logit_bias),
             "logit_bias must map token ids to finite numbers",
+        )
+        _check(
+            self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS,
+            f"logprobs must be within 0 and {MAX_LOGPROBS}",
+        )
+        _check(
+            self.grammar is None or not self.ignore_eos,
+            "ignore_eos can't be used with a grammar: its end is the grammar's",
         )
 
     @property

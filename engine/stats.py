@@ -36,6 +36,9 @@ class EngineStats:
     missed_deadlines_total: int
     wakeups_total: int
     integrity_failures_total: int
+    grammar_finished_total: int
+    grammar_valid_total: int
+    """Of those, the replies whose grammar was complete at their end: all that were not cut."""
 
 
 def collect(loop: EngineLoop) -> EngineStats:
@@ -68,6 +71,8 @@ def collect(loop: EngineLoop) -> EngineStats:
         missed_deadlines_total=scheduler.counters.missed_deadlines,
         wakeups_total=counters.wakeups,
         integrity_failures_total=counters.integrity_failures,
+        grammar_finished_total=counters.grammar_finished,
+        grammar_valid_total=counters.grammar_valid,
     )
 
 

@@ -81,7 +81,7 @@ PROMPT = [5, 6, 7, 8, 9, 10]
 
 async def test_streams_text_ids_and_usage():
     async with running() as engine:
-        generation = engine.submit(PROMPT, SamplingParams(max_tokens=7))
+        generation = engine.submit(PROMPT, SamplingParams(max_tokens=7, logprobs=0))
         deltas = [delta async for delta in generation]
         ids = [t for delta in deltas for t in delta.token_ids]
         assert ids == expected(PROMPT, 7)
