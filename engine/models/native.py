@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +16,8 @@ from engine.models.config import ModelConfig
 from engine.models.weights import WeightSource, open_weights
 from kernels import build
 from kernels.decoder_step.native import Decoder, LayerWeights, ModelWeights
-from kernels.linear_group.cpu import PackedLinear
-from kernels.linear_group.spec import GROUP, TILE, Codes
+from kernels.linear_group.cpu import Arena, PackedLinear
+from kernels.linear_group.spec import GROUP, LANES, Codes
 
 
 def unsupported(config: ModelConfig) -> str | None:
@@ -27,8 +26,8 @@ def unsupported(config: ModelConfig) -> str | None:
     for name in ("hidden", "intermediate"):
         if getattr(c, name) % GROUP:
             return f"{name} {getattr(c, name)} is no multiple of {GROUP}"
-    if c.heads * c.head_dim % GROUP or c.head_dim % TILE:
-        return f"head_dim {c.head_dim} is no multiple of {TILE}"
+    if c.heads * c.head_dim % GROUP or c.head_dim % LANES:
+        return f"head_dim {c.head_dim} is no multiple of {LANES}"
     return None
 
 
@@ -67,7 +66,7 @@ class NativeLlama:
             if reason is not None:
                 raise build.NativeUnavailable(f"the native kernels can't run this model: {reason}")
             with torch.inference_mode(), ThreadPoolExecutor(2) as pool:
-                return _load(source, library, max_len, threads, pool)
+                return _load(source, Arena(library), max_len, threads, pool)
         finally:
             source.close()
 
@@ -82,7 +81,7 @@ class NativeLlama:
 
 def _load(
     source: WeightSource,
-    library: ctypes.CDLL,
+    arena: Arena,
     max_len: int | None,
     threads: int,
     pool: ThreadPoolExecutor,
@@ -92,11 +91,11 @@ def _load(
     turns = torch.view_as_real(c.rope_turns(length, source.rope_factors()))
 
     def linear(name: str) -> PackedLinear:
-        return PackedLinear(source.codes(name), library)
+        return PackedLinear(source.codes(name), arena)
 
     layers = list(pool.map(lambda number: _layer(source, number, linear), range(c.layers)))
     embed = source.codes("embed")
-    head = linear("head") if source.has("head") else PackedLinear(embed, library)
+    head = linear("head") if source.has("head") else PackedLinear(embed, arena)
     weights = ModelWeights(
         layers=tuple(layers),
         norm=source.get("norm"),
@@ -109,7 +108,7 @@ def _load(
         intermediate=c.intermediate,
         norm_eps=c.norm_eps,
         scale=1.0 / math.sqrt(c.head_dim),
-        library=library,
+        library=arena.library,
     )
     return NativeLlama(c, embed, weights, threads)
 

@@ -103,7 +103,7 @@ struct Decoder {
                 int64_t stride) {
     int ends[N], total = 0;
     for (int i = 0; i < N; ++i) ends[i] = total += linear_group::n_tiles(*products[i].w);
-    pool.run(total, total < 64 ? 4 : 8, [&](int first, int last) {
+    pool.run(total, total < 64 ? 1 : 8, [&](int first, int last) {
       int begin = 0;
       for (int i = 0; i < N; begin = ends[i++]) {
         const int from = std::max(first, begin), to = std::min(last, ends[i]);
@@ -205,14 +205,14 @@ extern "C" {
 
 const char* native_name() { return SIMD_NAME; }
 
-// Zeroed memory in huge pages where the system gives them; null if there is none.
+// Memory in huge pages where the system gives them; null if there is none.
 void* native_alloc(int64_t n_bytes) {
-  void* p = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) return nullptr;
-  madvise(p, n_bytes, MADV_HUGEPAGE);
+  constexpr int64_t HUGE = 2 << 20;
+  void* p = std::aligned_alloc(HUGE, (n_bytes + HUGE - 1) / HUGE * HUGE);
+  if (p) madvise(p, n_bytes, MADV_HUGEPAGE);
   return p;
 }
-void native_free(void* p, int64_t n_bytes) { munmap(p, n_bytes); }
+void native_free(void* p) { std::free(p); }
 
 int64_t linear_group_bytes(const Weight* w) {
   return linear_group::n_tiles(*w) * linear_group::tile_bytes(*w);

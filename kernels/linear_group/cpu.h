@@ -7,7 +7,9 @@
 namespace linear_group {
 
 constexpr int GROUP = 32;
-constexpr int TILE = simd::LANES;
+constexpr int LANES = simd::LANES;
+constexpr int TILE = 64;  // outputs whose codes for one group lie side by side
+constexpr int PARTS = TILE / LANES;
 
 struct Weight {
   const uint8_t* data;
@@ -18,9 +20,11 @@ struct Weight {
 
 inline int n_groups(const Weight& w) { return w.n_in / GROUP; }
 inline int n_tiles(const Weight& w) { return (w.n_out + TILE - 1) / TILE; }
+constexpr int group_bytes(int bits, bool shifted) {
+  return GROUP * TILE * bits / 8 + 2 * TILE * (shifted ? 2 : 1);
+}
 inline int64_t tile_bytes(const Weight& w) {
-  const int64_t group = GROUP * TILE * w.bits / 8 + 2 * TILE * (w.shifted ? 2 : 1);
-  return (n_groups(w) * group + 63) / 64 * 64;
+  return static_cast<int64_t>(n_groups(w)) * group_bytes(w.bits, w.shifted);
 }
 
 // Rounded activations: codes [n, n_in], scale [n, groups], sum of a group's codes [n, groups].
@@ -46,16 +50,15 @@ inline void round_row(const float* x, int n_in, int8_t* codes, float* scale, int
 
 enum class Into { store, add };
 
+// T neighbouring parts of a tile, from `part` on, times R rows.
 template <int BITS, bool SHIFTED, int T, int R>
-inline void block(const Weight& w, int tile, const Rounded& x, int row, const float* bias,
-                  Into into, float* y, int64_t stride) {
+inline void block(const Weight& w, int tile, int part, const Rounded& x, int row,
+                  const float* bias, Into into, float* y, int64_t stride) {
   using namespace simd;
-  constexpr bool WIDE = BITS == 8;
-  constexpr int CODES = GROUP * TILE * BITS / 8;
+  constexpr int CODES = GROUP * LANES * BITS / 8;
   constexpr int ZERO = 1 << (BITS - 1);
   const int groups = n_groups(w);
-  const int64_t step = tile_bytes(w);
-  const uint8_t* base = w.data + tile * step;
+  const uint8_t* at = w.data + tile * tile_bytes(w);
   const int8_t* codes[R];
   const float* scale[R];
   const int32_t* sums[R];
@@ -67,26 +70,24 @@ inline void block(const Weight& w, int tile, const Rounded& x, int row, const fl
   F acc[T][R];
   for (int t = 0; t < T; ++t)
     for (int r = 0; r < R; ++r) acc[t][r] = zero();
-  for (int g = 0; g < groups; ++g) {
-    I part[T][R];
+  for (int g = 0; g < groups; ++g, at += group_bytes(BITS, SHIFTED)) {
+    I sum[T][R];
     for (int t = 0; t < T; ++t)
-      for (int r = 0; r < R; ++r) part[t][r] = iset(SHIFTED ? 0 : -ZERO * sums[r][g]);
-    const int at = g * GROUP;
-    if constexpr (WIDE) {
-#pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j)
+      for (int r = 0; r < R; ++r) sum[t][r] = iset(SHIFTED ? 0 : -ZERO * sums[r][g]);
+    const int first = g * GROUP;
 #pragma GCC unroll 4
-        for (int t = 0; t < T; ++t) {
-          const Codes v = simd::codes(base + t * step + static_cast<int64_t>(g) * CODES + 64 * j);
+    for (int t = 0; t < T; ++t) {
+      const uint8_t* p = at + (part + t) * CODES;
+      if constexpr (BITS == 8) {
 #pragma GCC unroll 8
-          for (int r = 0; r < R; ++r) part[t][r] = dot<true>(part[t][r], v, codes[r] + at + 4 * j);
+        for (int j = 0; j < 8; ++j) {
+          const Codes v = simd::codes(p + 64 * j);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) sum[t][r] = dot<true>(sum[t][r], v, codes[r] + first + 4 * j);
         }
-    } else {
+      } else {
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j)
-#pragma GCC unroll 4
-        for (int t = 0; t < T; ++t) {
-          const uint8_t* p = base + t * step + static_cast<int64_t>(g) * CODES;
+        for (int j = 0; j < 4; ++j) {
           const Codes v = simd::codes(p + 64 * j);
           Codes lo = low(v), hi = high(v);
           if constexpr (BITS == 5) {
@@ -95,35 +96,35 @@ inline void block(const Weight& w, int tile, const Rounded& x, int row, const fl
           }
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
-            part[t][r] = dot<false>(part[t][r], lo, codes[r] + at + 4 * j);
-            part[t][r] = dot<false>(part[t][r], hi, codes[r] + at + 16 + 4 * j);
+            sum[t][r] = dot<false>(sum[t][r], lo, codes[r] + first + 4 * j);
+            sum[t][r] = dot<false>(sum[t][r], hi, codes[r] + first + 16 + 4 * j);
           }
         }
+      }
     }
+    const auto* scales = reinterpret_cast<const uint16_t*>(at + PARTS * CODES) + part * LANES;
     for (int t = 0; t < T; ++t) {
-      const uint8_t* tail = base + t * step + static_cast<int64_t>(groups) * CODES;
-      const auto* scales = reinterpret_cast<const uint16_t*>(tail) + g * TILE;
-      const F by = half(scales);
+      const F by = half(scales + t * LANES);
       for (int r = 0; r < R; ++r)
-        acc[t][r] = fma(mul(to_float(part[t][r]), set(scale[r][g])), by, acc[t][r]);
+        acc[t][r] = fma(mul(to_float(sum[t][r]), set(scale[r][g])), by, acc[t][r]);
       if constexpr (SHIFTED) {
-        const F shift = half(scales + groups * TILE);
+        const F shift = half(scales + TILE + t * LANES);
         for (int r = 0; r < R; ++r)
           acc[t][r] = fma(shift, set(scale[r][g] * static_cast<float>(sums[r][g])), acc[t][r]);
       }
     }
   }
   for (int t = 0; t < T; ++t) {
-    const int out = (tile + t) * TILE;
-    const int n = std::min(TILE, w.n_out - out);
-    for (int r = 0; r < R; ++r) {
+    const int out = tile * TILE + (part + t) * LANES;
+    const int n = std::min(LANES, w.n_out - out);
+    for (int r = 0; r < R && n > 0; ++r) {
       float* to = y + (row + r) * stride + out;
-      if (n == TILE) {
+      if (n == LANES) {
         F value = acc[t][r];
         if (bias) value = add(value, load(bias + out));
         store(to, into == Into::add ? add(load(to), value) : value);
       } else {
-        float lanes[TILE];
+        float lanes[LANES];
         store(lanes, acc[t][r]);
         for (int i = 0; i < n; ++i) {
           const float value = bias ? lanes[i] + bias[out + i] : lanes[i];
@@ -134,28 +135,24 @@ inline void block(const Weight& w, int tile, const Rounded& x, int row, const fl
   }
 }
 
-// Tiles [first, last) for all n rows. Four tiles together when there is one row: four streams.
+// Tiles [first, last) for all n rows. One row reads a tile's parts together: one straight stream.
 template <int BITS, bool SHIFTED>
 inline void tiles(const Weight& w, int first, int last, const Rounded& x, int n, const float* bias,
                   Into into, float* y, int64_t stride) {
-  int t = first;
-  if (n == 1) {
-    for (; t + 4 <= last; t += 4)
-      block<BITS, SHIFTED, 4, 1>(w, t, x, 0, bias, into, y, stride);
-    for (; t < last; ++t) block<BITS, SHIFTED, 1, 1>(w, t, x, 0, bias, into, y, stride);
-    return;
-  }
-  for (; t + 2 <= last && n < 8; t += 2) {
+  for (int tile = first; tile < last; ++tile) {
+    if (n == 1) {
+      block<BITS, SHIFTED, 4, 1>(w, tile, 0, x, 0, bias, into, y, stride);
+      continue;
+    }
     int r = 0;
-    for (; r + 4 <= n; r += 4) block<BITS, SHIFTED, 2, 4>(w, t, x, r, bias, into, y, stride);
-    for (; r + 2 <= n; r += 2) block<BITS, SHIFTED, 2, 2>(w, t, x, r, bias, into, y, stride);
-    for (; r < n; ++r) block<BITS, SHIFTED, 2, 1>(w, t, x, r, bias, into, y, stride);
-  }
-  for (; t < last; ++t) {
-    int r = 0;
-    for (; r + 8 <= n; r += 8) block<BITS, SHIFTED, 1, 8>(w, t, x, r, bias, into, y, stride);
-    for (; r + 4 <= n; r += 4) block<BITS, SHIFTED, 1, 4>(w, t, x, r, bias, into, y, stride);
-    for (; r < n; ++r) block<BITS, SHIFTED, 1, 1>(w, t, x, r, bias, into, y, stride);
+    for (; r + 8 <= n; r += 8)
+      for (int part = 0; part < PARTS; ++part)
+        block<BITS, SHIFTED, 1, 8>(w, tile, part, x, r, bias, into, y, stride);
+    for (; r + 4 <= n; r += 4)
+      for (int part = 0; part < PARTS; part += 2)
+        block<BITS, SHIFTED, 2, 4>(w, tile, part, x, r, bias, into, y, stride);
+    for (; r + 2 <= n; r += 2) block<BITS, SHIFTED, 4, 2>(w, tile, 0, x, r, bias, into, y, stride);
+    for (; r < n; ++r) block<BITS, SHIFTED, 4, 1>(w, tile, 0, x, r, bias, into, y, stride);
   }
 }
 

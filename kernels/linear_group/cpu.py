@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 
 import torch
@@ -25,21 +26,21 @@ class Weight(ctypes.Structure):
 
 
 class PackedLinear:
-    """y = x @ W.T. Owns its copy of the weight, in huge pages; calling it uses one thread."""
+    """y = x @ W.T. Owns its copy of the weight, in an arena; calling it uses one thread."""
 
-    def __init__(self, codes: Codes, library: ctypes.CDLL | None = None) -> None:
-        """Raises build.NativeUnavailable; ValueError if n_in is no multiple of 32."""
+    def __init__(self, codes: Codes, arena: Arena | None = None) -> None:
+        """arena: shared by a model's weights; None makes one. Raises build.NativeUnavailable,
+        MemoryError; ValueError if n_in is no multiple of 32."""
         self.n_out, self.n_in = codes.codes.shape
         if self.n_in % GROUP:
             raise ValueError(f"n_in must be a multiple of {GROUP}, it is {self.n_in}")
-        self._library = library or build.library()
         packed = pack(codes)
-        self._memory = Memory(self._library, packed.numel())
-        ctypes.memmove(self._memory.address, packed.data_ptr(), packed.numel())
-        self.weight = Weight(
-            self._memory.address, self.n_in, self.n_out, codes.bits, codes.shift is not None
-        )
         self.n_bytes = packed.numel()
+        self._arena = arena or Arena(build.library(), self.n_bytes)
+        self._library = self._arena.library
+        address = self._arena.take(self.n_bytes)
+        ctypes.memmove(address, packed.data_ptr(), self.n_bytes)
+        self.weight = Weight(address, self.n_in, self.n_out, codes.bits, codes.shift is not None)
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x fp32 [n, n_in], bias fp32 [n_out] -> fp32 [n, n_out]."""
@@ -53,19 +54,36 @@ class PackedLinear:
         return y
 
 
-class Memory:
-    """Zeroed bytes in huge pages where the system gives them, freed with the object."""
+class Arena:
+    """Memory for weights in huge pages where the system gives them; freed with the object.
 
-    def __init__(self, library: ctypes.CDLL, n_bytes: int) -> None:
-        """Raises MemoryError."""
+    Small matrices side by side share huge pages, and reading past one prefetches the next.
+    """
+
+    def __init__(self, library: ctypes.CDLL, chunk_bytes: int = 32 << 20) -> None:
+        """chunk_bytes: how much is asked of the system at once."""
+        self.library = library
         library.native_alloc.restype = ctypes.c_void_p
-        self.n_bytes = max(1, n_bytes)
-        address: int | None = library.native_alloc(ctypes.c_int64(self.n_bytes))
-        if address is None:
-            raise MemoryError(f"no memory for {n_bytes} bytes of weights")
-        self.address = address
         self._free: Any = library.native_free
+        self._chunk_bytes = chunk_bytes
+        self._chunks: list[int] = []
+        self._lock = threading.Lock()
+        self._at = self._end = 0
+
+    def take(self, n_bytes: int) -> int:
+        """The address of n_bytes on a 64-byte boundary; any thread. Raises MemoryError."""
+        n_bytes = -(-n_bytes // 64) * 64
+        with self._lock:
+            if self._at + n_bytes > self._end:
+                size = max(n_bytes, self._chunk_bytes)
+                address: int | None = self.library.native_alloc(ctypes.c_int64(size))
+                if address is None:
+                    raise MemoryError(f"no memory for {size} bytes of weights")
+                self._chunks.append(address)
+                self._at, self._end = address, address + size
+            address, self._at = self._at, self._at + n_bytes
+        return address
 
     def __del__(self) -> None:
-        if hasattr(self, "_free"):
-            self._free(ctypes.c_void_p(self.address), ctypes.c_int64(self.n_bytes))
+        for address in getattr(self, "_chunks", ()):
+            self._free(ctypes.c_void_p(address))

@@ -7,14 +7,17 @@ Q8_0, and Q4_K / Q5_K whose two-level scales multiply out), so a file's codes ar
 Activations are rounded to 8 bits per row and group with their own scale; a group's integer sum is
 exact and groups are added in order, so a row's result is bit-identical alone and in any batch.
 
-Packed, 16 outputs are a tile, tiles follow each other, each padded to 64 bytes:
+Packed, 64 outputs are a tile and tiles follow each other. A tile holds, for each group in turn:
 
-    codes    [groups][bytes]     4 bits: 4 vectors of 64 bytes; byte 4 * output + k of vector j
-                                 holds input 4 j + k below and input 16 + 4 j + k above
-                                 5 bits: the same, then 8 planes of 64 bits with the fifth bits
-                                 8 bits: 8 vectors of 64 bytes
-    scales   [groups][16] fp16
-    shifts   [groups][16] fp16   if shifted
+    codes    of four times 16 outputs, each
+             4 bits: 4 vectors of 64 bytes; byte 4 * output + k of vector j holds input 4 j + k
+             below and input 16 + 4 j + k above
+             5 bits: the same, then 8 planes of 64 bits with the fifth bits
+             8 bits: 8 vectors of 64 bytes; byte 4 * output + k of vector j holds input 4 j + k
+    scales   [64] fp16
+    shifts   [64] fp16, if shifted
+
+so one row of activations reads a matrix in one straight stream.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ import torch
 from torch import Tensor
 
 GROUP = 32
-TILE = 16
+TILE = 64
+LANES = 16
 REL_ERROR = 0.01
 """Largest relative error of an output row (2-norm) against the fp32 product with the same codes."""
 SHAPES = ((576, 576), (576, 192), (1536, 576), (896, 128), (4864, 896), (64, 40))
@@ -71,34 +75,27 @@ def quantise(weight: Tensor, bits: int = 8) -> Codes:
 
 
 def pack(w: Codes) -> Tensor:
-    """The kernels' layout of a weight, uint8 [tiles, bytes of a tile]."""
+    """The kernels' layout of a weight, uint8 [tiles, groups, bytes of a group]."""
     n_out, n_in = w.codes.shape
     tiles, groups = -(-n_out // TILE), n_in // GROUP
-    pad = tiles * TILE - n_out
-    codes = torch.nn.functional.pad(w.codes, (0, 0, 0, pad))
-    # [tile, output, group, vector, k] -> [tile, group, vector, output * 4 + k]
-    vectors = codes.view(tiles, TILE, groups, 8, 4).permute(0, 2, 3, 1, 4)
-    vectors = vectors.reshape(tiles, groups, 8, 64)
-    if w.bits == 8:
-        body = vectors.reshape(tiles, -1)
-    else:
-        nibbles = (vectors[:, :, :4] & 15) | ((vectors[:, :, 4:] & 15) << 4)
-        parts = [nibbles.reshape(tiles, groups, -1)]
-        if w.bits == 5:
-            bit = (vectors >> 4).view(tiles, groups, 8, 8, 8) << torch.arange(8, dtype=torch.uint8)
-            parts.append(bit.sum(-1, dtype=torch.uint8).reshape(tiles, groups, -1))
-        body = torch.cat(parts, -1).reshape(tiles, -1)
-    tails = [_per_tile(w.scale, pad)] + ([] if w.shift is None else [_per_tile(w.shift, pad)])
-    whole = torch.cat([body, *tails], -1)
-    return torch.nn.functional.pad(whole, (0, -whole.shape[1] % 64))
-
-
-def _per_tile(values: Tensor, pad: int) -> Tensor:
-    """fp16 [n_out, groups] -> bytes [tiles, groups * 16 * 2]."""
-    padded = torch.nn.functional.pad(values, (0, 0, 0, pad))
-    groups = values.shape[1]
-    ordered = padded.view(-1, TILE, groups).transpose(1, 2).contiguous()
-    return ordered.view(torch.uint8).view(ordered.shape[0], -1)
+    pad = (0, 0, 0, tiles * TILE - n_out)
+    codes = torch.nn.functional.pad(w.codes, pad)
+    # [tile, part, output, group, vector, k] -> [tile, group, part, vector, output * 4 + k]
+    vectors = codes.view(tiles, TILE // LANES, LANES, groups, 8, 4).permute(0, 3, 1, 4, 2, 5)
+    vectors = vectors.reshape(tiles, groups, TILE // LANES, 8, 64)
+    body = vectors
+    if w.bits < 8:
+        body = (vectors[:, :, :, :4] & 15) | ((vectors[:, :, :, 4:] & 15) << 4)
+    parts = [body.flatten(3)]
+    if w.bits == 5:
+        bit = (vectors >> 4).view(*vectors.shape[:-1], 8, 8) << torch.arange(8, dtype=torch.uint8)
+        parts.append(bit.sum(-1, dtype=torch.uint8).flatten(3))
+    pieces = [torch.cat(parts, -1).flatten(2)]
+    for values in (w.scale, w.shift):
+        if values is not None:
+            padded = torch.nn.functional.pad(values, pad).view(tiles, TILE, groups)
+            pieces.append(padded.transpose(1, 2).contiguous().view(torch.uint8))
+    return torch.cat(pieces, -1)
 
 
 def bytes_moved(n: int, w: Codes) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from kernels import build
 from kernels.linear_group import spec
-from kernels.linear_group.cpu import PackedLinear
+from kernels.linear_group.cpu import Arena, PackedLinear
 from kernels.linear_group.reference import linear_group
 
 pytestmark = pytest.mark.interp
@@ -45,7 +45,7 @@ def test_equals_the_reference(
     library: ctypes.CDLL, n_in: int, n_out: int, bits: int, shifted: bool
 ) -> None:
     w, x = codes(n_in, n_out, bits, shifted), activations(13, n_in)
-    got, want = PackedLinear(w, library)(x), linear_group(x, w)
+    got, want = PackedLinear(w, Arena(library))(x), linear_group(x, w)
     assert ((got - want).norm(dim=1) <= 1e-5 * want.norm(dim=1)).all()
     assert (got[3] == 0).all()
 
@@ -62,7 +62,7 @@ def test_close_to_the_exact_product(n_in: int, n_out: int) -> None:
 @pytest.mark.parametrize(("bits", "shifted"), FORMATS)
 def test_bit_identical_alone_in_every_batch_and_on_every_level(bits: int, shifted: bool) -> None:
     w, x = codes(576, 200, bits, shifted), activations(40, 576)
-    linears = [PackedLinear(w, build.library(level)) for level in build.usable_levels()]
+    linears = [PackedLinear(w, Arena(build.library(level))) for level in build.usable_levels()]
     full = linears[0](x)
     for linear in linears:
         for n in (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 31, 32, 40):
@@ -72,7 +72,7 @@ def test_bit_identical_alone_in_every_batch_and_on_every_level(bits: int, shifte
 
 def test_bias(library: ctypes.CDLL) -> None:
     w, x, bias = codes(64, 40, 4, True), activations(5, 64), torch.randn(40)
-    linear = PackedLinear(w, library)
+    linear = PackedLinear(w, Arena(library))
     assert torch.equal(linear(x, bias), linear(x) + bias)
 
 
