@@ -59,6 +59,8 @@ LLMS: tuple[LlmSpec, ...] = (
     LlmSpec("qwen2.5-0.5b", 494_032_768, 357_897_216, 24, 1200, 1),
     LlmSpec("qwen2.5-1.5b", 1_543_714_304, 1_310_340_608, 28, 3300, 2),
 )
+REMOTE = LlmSpec("remote", 0, 0, 0, 0, 0)
+"""A language model elsewhere costs this machine nothing; its time is not predicted."""
 STT_RANK: Mapping[str, int] = {"whisper-tiny.en": 0, "whisper-base": 1}
 LIGHT_VOICE = "piper-joe"
 VOICE_RANK: Mapping[str, int] = {LIGHT_VOICE: 0, "kokoro-int8": 1}
@@ -202,11 +204,13 @@ def choose(speeds: Speeds, need: Need) -> Choice:
     best, why = _best(table, need)
     if need.want_llm != "auto":
         why = f"as configured; predicted {best.voice_to_voice_ms:.0f} ms"
+    if need.want_llm == REMOTE.name:
+        why = f"predicted {best.voice_to_voice_ms:.0f} ms and the remote model's time"
     return Choice(best.llm, best.stt, best.voice, why, table)
 
 
 def _best(table: tuple[Prediction, ...], need: Need) -> tuple[Prediction, str]:
-    rank = {spec.name: spec.rank for spec in LLMS}
+    rank = {spec.name: spec.rank for spec in (*LLMS, REMOTE)}
     tests = {spec.name for spec in LLMS if spec.for_tests}
 
     def order(p: Prediction) -> tuple[int, int, int]:
@@ -237,7 +241,7 @@ def _best(table: tuple[Prediction, ...], need: Need) -> tuple[Prediction, str]:
 def _llms(need: Need) -> list[LlmSpec]:
     """Candidates, smallest first; empty for a model of the operator's own."""
     if need.want_llm != "auto":
-        return [spec for spec in LLMS if spec.name == need.want_llm]
+        return [spec for spec in (*LLMS, REMOTE) if spec.name == need.want_llm]
     usable = {*need.present, *need.fetchable}
     return [spec for spec in LLMS if spec.name in usable]
 

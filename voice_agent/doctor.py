@@ -12,20 +12,23 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from voice_agent.config import Config
+from voice_agent.config import Config, RemoteSection
 from voice_agent.errors import UsageError, VoiceAgentError
 from voice_agent.machine import Machine
 from voice_agent.models import ModelState, ModelStore
+from voice_agent.remote_check import RemoteState, check_remote
 
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_MB = 3000
 MIN_DISK_MB = 1500
 NEEDED = ("silero-vad", "smart-turn-v3.2")
-ONE_OF: tuple[tuple[str, tuple[str, ...]], ...] = (
+Group = tuple[str, tuple[str, ...]]
+ONE_OF: tuple[Group, ...] = (
     ("a recogniser", ("whisper-tiny.en", "whisper-base")),
     ("a voice", ("piper-joe", "kokoro-int8")),
-    ("a language model", ("qwen2.5-0.5b", "qwen2.5-1.5b", "smollm2-135m")),
 )
+LANGUAGE_MODEL: Group = ("a language model", ("qwen2.5-0.5b", "qwen2.5-1.5b", "smollm2-135m"))
+Ask = Callable[[str, RemoteSection], tuple[RemoteState, str]]
 
 
 class Verdict(StrEnum):
@@ -50,8 +53,10 @@ def examine(
     *,
     python: tuple[int, ...] = sys.version_info[:3],
     port_error: Callable[[str, int], str] | None = None,
+    ask: Ask = check_remote,
 ) -> Iterator[Finding]:
-    """Look at everything but the speeds. port_error: (host, port) -> "" when it is free."""
+    """Look at everything but the speeds. port_error: (host, port) -> "" when it is free. ask:
+    (name, endpoint) -> its state, and what was found."""
     yield _python(python)
     yield _kernels()
     yield _cpu(machine)
@@ -62,6 +67,7 @@ def examine(
     place = f"{config.server.host}:{config.server.port}"
     yield Finding("port", Verdict.FAIL if busy else Verdict.OK, busy or f"{place} is free")
     yield from _models(store, config)
+    yield from _remotes(config, ask)
     yield _pip()
 
 
@@ -171,7 +177,8 @@ def _models(store: ModelStore, config: Config) -> Iterator[Finding]:
     lack = Verdict.WARN if config.models.fetch else Verdict.FAIL
     for name in NEEDED:
         yield _model(store, name, lack)
-    for what, names in ONE_OF:
+    groups = (*ONE_OF, LANGUAGE_MODEL) if config.llm.needs_engine else ONE_OF
+    for what, names in groups:
         have = [n for n in names if store.present(n)]
         if have:
             for name in have:
@@ -188,6 +195,20 @@ def _model(store: ModelStore, name: str, lack: Verdict) -> Finding:
         damaged = e.code == "VA420"
         return Finding(f"model {name}", Verdict.FAIL if damaged else lack, str(e))
     return Finding(f"model {name}", Verdict.OK, ModelState.READY.value)
+
+
+def _remotes(config: Config, ask: Ask) -> Iterator[Finding]:
+    """A silent endpoint is a failure unless something else answers."""
+    found = {name: ask(name, remote) for name, remote in config.llm.remotes.items()}
+    all_silent = {state for state, _ in found.values()} == {RemoteState.SILENT}
+    silent = Verdict.FAIL if all_silent and not config.llm.needs_engine else Verdict.WARN
+    verdicts = {
+        RemoteState.ANSWERS: Verdict.OK,
+        RemoteState.EXPOSED: Verdict.WARN,
+        RemoteState.SILENT: silent,
+    }
+    for name, (state, text) in found.items():
+        yield Finding(f"language model {name}", verdicts[state], text)
 
 
 def _pip() -> Finding:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .fallback import FallbackThinker
+
 if TYPE_CHECKING:
     from .stack import Stack
 
@@ -30,6 +32,8 @@ def collect(stack: Stack) -> dict[str, float]:
             "voice_cancelled": float(voice.cancelled),
             "voice_failed": float(voice.failed),
         }
+    if isinstance(stack.thinker, FallbackThinker):
+        out |= stack.thinker.gauges()
     if stack.engine is not None:
         stats = stack.engine.stats()
         for name in stats.__slots__:

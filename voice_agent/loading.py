@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.client import Engine
-from engine.config import EngineConfig
-
 from .agent_file import DEFAULT, AgentShelf, agent_names
+from .brain import load_brain
+from .choose import REMOTE, choose
 from .choose import Choice as Models
-from .choose import choose
 from .clock import MonotonicClock
 from .config import Config
 from .errors import UsageError
@@ -29,7 +27,6 @@ from .selection import BASIC, ensure, need_of, pick_device, target_ms
 from .smart_turn import SmartTurn
 from .stack import Choice, Progress, Stack
 from .stt.whisper import WhisperRecognizer
-from .think import EngineThinker
 from .tts.base import AudioPiece, Clause, Styled, Voice
 from .tts.service import VoiceService
 from .vad import VadService
@@ -87,30 +84,36 @@ def _load(config: Config, progress: Progress) -> Stack:
     voice = load_voice(store, models.voice, threads=1)
     voice.warm()
     voices = VoiceService(voice, clock)
-    progress(f"loading {models.llm}", None)
-    engine = _engine(config, _path(store, models.llm), clock)
-    progress("warming the engine", None)
-    engine.warm()
+    path = _path(store, models.llm) if config.llm.needs_engine else None
+    if path is not None:
+        progress(f"loading {models.llm}", None)
+    brain = load_brain(config, path, clock)
+    closers: list[Callable[[], None]] = [recognizer.close, smart_turn.close]
+    if brain.engine is not None:
+        progress("warming the engine", None)
+        brain.engine.warm()
+        closers.append(brain.engine.close)
 
     return Stack(
         clock=clock,
         vad=vad,
         smart_turn=smart_turn,
         recognizer=recognizer,
-        thinker=EngineThinker(engine),
-        chat=engine.chat,
-        tokenizer=engine.tokenizer,
+        thinker=brain.thinker,
+        chat=brain.chat,
+        tokenizer=brain.tokenizer,
         speakers=_speakers(voices, voice),
         default_voice=voice.name,
         shelf=AgentShelf(config.agents_dir),
         names=_agent_order(config),
-        max_context_tokens=engine.max_model_len,
+        max_context=brain.max_context,
+        context_unit=brain.unit,
         target_s=target_ms(config, device) / 1000.0,
         log_content=config.log.content,
-        engine=engine,
+        engine=brain.engine,
         voices=voices,
-        choices=_explained(models, device),
-        closers=(recognizer.close, smart_turn.close, engine.close),
+        choices=explained(config, models, device),
+        closers=tuple(closers),
     )
 
 
@@ -128,17 +131,19 @@ def _choose(
     config: Config, machine: Machine, device: str, store: ModelStore, progress: Progress
 ) -> Models:
     """The models to load; those that are missing are fetched, if that is allowed."""
-    wanted = config.models
-    first = {*BASIC, wanted.stt, wanted.voice, DEFAULT_LLM if wanted.llm == "auto" else wanted.llm}
+    wanted, llm = config.models, config.models.llm
+    if not config.llm.needs_engine:
+        llm = REMOTE.name
+    first = {*BASIC, wanted.stt, wanted.voice, DEFAULT_LLM if llm == "auto" else llm}
     if wanted.voice.startswith("kokoro"):
         first.add("kokoro-voices")
     ensure(store, sorted(first & REGISTRY.keys()), fetch=wanted.fetch, stage=progress)
-    if "auto" not in (wanted.stt, wanted.llm, wanted.voice):
-        return Models(wanted.llm, wanted.stt, wanted.voice, "as configured", ())
+    if "auto" not in (wanted.stt, llm, wanted.voice):
+        return Models(llm, wanted.stt, wanted.voice, "as configured", ())
     progress("measuring this machine", None)
     speeds = measure(store, machine, stage=lambda s: progress(f"measuring {s}", None))
     chosen = choose(speeds, need_of(config, store, machine, device))
-    ensure(store, [chosen.llm], fetch=wanted.fetch, stage=progress)
+    ensure(store, {chosen.llm} & REGISTRY.keys(), fetch=wanted.fetch, stage=progress)
     return chosen
 
 
@@ -151,21 +156,6 @@ def _path(store: ModelStore, name: str) -> Path:
         known = ", ".join(sorted(REGISTRY))
         raise UsageError(f"{name!r} is neither a known model ({known}) nor a path", code="VA477")
     return path
-
-
-def _engine(config: Config, path: Path, clock: MonotonicClock) -> Engine:
-    section = config.engine
-    return Engine.load(
-        EngineConfig(
-            model_path=path,
-            quant=section.quant,
-            threads=section.threads or 1,
-            kv_bytes=section.kv_mb << 20,
-            max_model_len=section.max_model_len,
-            max_batch=section.max_batch,
-        ),
-        clock,
-    )
 
 
 def _speakers(service: VoiceService, voice: Voice) -> dict[str, Speaker]:
@@ -185,10 +175,20 @@ def _agent_order(config: Config) -> list[str]:
     return [config.default_agent, *names]
 
 
-def _explained(models: Models, device: str) -> tuple[Choice, ...]:
+def explained(config: Config, models: Models, device: str) -> tuple[Choice, ...]:
+    """What `up` prints of the models, and of the language models elsewhere."""
     return (
         Choice("recognition", models.stt, device, models.why),
-        Choice("language model", models.llm, device, models.why),
+        *_language_models(config, models, device),
         Choice("voice", models.voice, device, models.why),
         *(Choice("prediction", str(p), device, "") for p in models.predictions),
     )
+
+
+def _language_models(config: Config, models: Models, device: str) -> Iterator[Choice]:
+    """Who answers, and who takes over."""
+    jobs = iter(("language model", "its fallback"))
+    for remote in config.llm.remotes.values():
+        yield Choice(next(jobs), remote.model, remote.base_url, "")
+    if config.llm.needs_engine:
+        yield Choice(next(jobs), models.llm, device, models.why)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from voice_agent.choose import (
     LLMS,
+    REMOTE,
     STT_RANK,
     TARGET_CPU_MS,
     TARGET_GPU_MS,
@@ -58,7 +59,7 @@ def need_of(config: Config, store: ModelStore, machine: Machine, device: str) ->
         memory_mb=machine.free_mb,
         present=present,
         fetchable=FETCHABLE_LLMS if config.models.fetch else (),
-        want_llm=config.models.llm,
+        want_llm=config.models.llm if config.llm.needs_engine else REMOTE.name,
         want_stt=config.models.stt,
         want_voice=config.models.voice,
     )

@@ -94,7 +94,8 @@ class Stack:
         default_voice: str,
         shelf: AgentShelf,
         names: list[str],
-        max_context_tokens: int,
+        max_context: int,
+        context_unit: str = "tokens",
         target_s: float = TARGET_S,
         answer_within_s: float = ANSWER_WITHIN_S,
         log_content: bool = False,
@@ -121,14 +122,15 @@ class Stack:
         self._default_voice = default_voice
         self._shelf = shelf
         self._names = names
-        self._max_context = max_context_tokens
+        self._max_context = max_context
+        self._context_unit = context_unit
         self._runtimes: dict[str, AgentRuntime] = {}
         self._closers = closers
         self._jobs: set[asyncio.Task[None]] = set()
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Tokens a prompt may have, room for a reply set aside."""
+        """Ids of the tokenizer that a prompt may have, room for a reply set aside."""
         return self._max_context * 3 // 4
 
     # ------------------------------------------------------------ start and stop
@@ -271,8 +273,9 @@ class Stack:
         n = len(self.tokenizer.encode(text))
         if n > limit:
             raise UsageError(
-                f"the instructions have {n} tokens; at most {limit} leave room for a conversation "
-                "with this model: shorten them or choose a model with a longer context",
+                f"the instructions have {n} {self._context_unit}; at most {limit} leave room for a "
+                "conversation with this model: shorten them or choose a model with a longer "
+                "context",
                 code="VA110",
             )
 

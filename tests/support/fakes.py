@@ -288,7 +288,7 @@ class Scene:
             default_voice="fake",
             shelf=FakeShelf(self.file),
             names=["test"],
-            max_context_tokens=4096,
+            max_context=4096,
         )
         self.events: list[tuple[float, Event]] = []
         self.frames: list[tuple[float, Tick]] = []

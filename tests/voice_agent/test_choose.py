@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voice_agent.choose import LLMS, Need, Speeds, VoiceSpeed, choose, predict
+from voice_agent.choose import LLMS, REMOTE, Need, Speeds, VoiceSpeed, choose, predict
 from voice_agent.errors import CapacityError
 
 pytestmark = pytest.mark.unit
@@ -64,6 +64,16 @@ def test_the_test_model_only_when_nothing_else_will_do() -> None:
     assert "slow" in choice.why
     small = replace(NEED, memory_mb=2500.0)
     assert choose(FAST, small).llm == "smollm2-135m"
+
+
+def test_a_remote_model_leaves_the_machine_to_recogniser_and_voice() -> None:
+    need = replace(NEED, want_llm=REMOTE.name, calls=1)
+    choice = choose(TWO_CORES, need)
+    assert (choice.llm, choice.stt, choice.voice) == (REMOTE.name, "whisper-tiny.en", "piper-joe")
+    local = choose(TWO_CORES, replace(need, want_llm="qwen2.5-0.5b"))
+    assert choice.predictions[0].voice_to_voice_ms < local.predictions[0].voice_to_voice_ms
+    assert "remote model's time" in choice.why
+    assert choose(FAST, need).voice == "kokoro-int8"
 
 
 def test_no_memory_at_all() -> None:

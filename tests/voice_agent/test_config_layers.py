@@ -141,6 +141,54 @@ def test_keys_are_never_shown(tmp_path: Path) -> None:
     assert "very-secret" not in repr(loaded.config)
 
 
+REMOTE = '[llm]\nbackend = "openai"\nbase_url = "http://far:8000/v1/"\nmodel = "m"\n'
+
+
+def test_a_remote_model_and_its_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_config().config.llm.remotes == {}
+    assert load_config().config.llm.needs_engine
+    alone = load_config(write(tmp_path, REMOTE)).config.llm
+    assert list(alone.remotes) == ["primary"]
+    assert alone.base_url == "http://far:8000/v1"
+    assert not alone.needs_engine
+    behind = load_config(write(tmp_path, REMOTE + 'fallback = "embedded"\n')).config.llm
+    assert (list(behind.remotes), behind.needs_engine) == (["primary"], True)
+    text = REMOTE + 'fallback = "second"\n[llm.second]\nbase_url = "http://b/v1"\nmodel = "n"\n'
+    monkeypatch.setenv("VOICE_AGENT__LLM__API_KEY", "sk-first-secret")
+    monkeypatch.setenv("VOICE_AGENT__LLM__SECOND__API_KEY", "sk-second-secret")
+    loaded = load_config(write(tmp_path, text))
+    two = loaded.config.llm
+    assert [r.model for r in two.remotes.values()] == ["m", "n"]
+    assert [r.api_key for r in two.remotes.values()] == ["sk-first-secret", "sk-second-secret"]
+    assert not two.needs_engine
+    assert value(loaded, "llm.api_key") == value(loaded, "llm.second.api_key") == "(1 set)"
+    assert "secret" not in repr(loaded.config) + repr(list(loaded.rows()))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[llm]\nbackend = "openai"\n', "needs base_url and model"),
+        ('[llm]\nfallback = "embedded"\n', 'a fallback needs backend = "openai"'),
+        (REMOTE + 'fallback = "second"\n', "needs second.base_url and second.model"),
+        (REMOTE + 'fallback = "third"\n', "llm.fallback"),
+        (REMOTE + "first_token_s = 0\n", "llm.first_token_s"),
+        (REMOTE + "extra = {stream = false}\n", "stream cannot be set here"),
+        ('[llm]\nbase_url = "far:8000"\n', "an address such as"),
+        ('[llm]\nbase_url = "http://me:pw@far/v1"\n', "use api_key"),
+        ('[llm]\nbase_url = "http://far/v1?key=pw"\n', "use api_key"),
+    ],
+)
+def test_a_remote_model_that_cannot_be(tmp_path: Path, text: str, says: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        load_config(path)
+    assert caught.value.code == "VA432"
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "pw" not in str(caught.value)
+
+
 def test_frozen() -> None:
     config = load_config().config
     with pytest.raises(ValidationError):

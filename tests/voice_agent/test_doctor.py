@@ -13,11 +13,12 @@ import pytest
 
 from voice_agent import doctor, measure
 from voice_agent.choose import Speeds, VoiceSpeed
-from voice_agent.config import Config, ModelsConfig
+from voice_agent.config import Config, ModelsConfig, RemoteSection
 from voice_agent.doctor import Finding, Verdict, check_kernels, examine, worst
 from voice_agent.errors import UsageError
 from voice_agent.machine import Gpu, Machine
 from voice_agent.models import ModelStore
+from voice_agent.remote_check import RemoteState
 
 pytestmark = pytest.mark.unit
 
@@ -94,6 +95,38 @@ def test_a_port_that_listens_is_busy() -> None:
 def test_gpus(tmp_path: Path, gpu: Gpu | None, profile: str, verdict: Verdict) -> None:
     config = Config.model_validate({"profile": profile})
     assert look(tmp_path, replace(GOOD, gpu=gpu), config)["gpu"].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("fallback", "states", "verdicts"),
+    [
+        ("none", ("ANSWERS",), [Verdict.OK]),
+        ("none", ("EXPOSED",), [Verdict.WARN]),
+        ("none", ("SILENT",), [Verdict.FAIL]),
+        ("embedded", ("SILENT",), [Verdict.WARN]),
+        ("second", ("SILENT", "ANSWERS"), [Verdict.WARN, Verdict.OK]),
+        ("second", ("SILENT", "SILENT"), [Verdict.FAIL, Verdict.FAIL]),
+    ],
+)
+def test_remote_models(
+    tmp_path: Path, fallback: str, states: tuple[str, ...], verdicts: list[Verdict]
+) -> None:
+    llm = {
+        "backend": "openai", "base_url": "http://a/v1", "model": "m", "fallback": fallback,
+        "second": {"base_url": "http://b/v1", "model": "n"},
+    }  # fmt: skip
+    config = Config.model_validate({"llm": llm, "models": {"fetch": False}})
+    left = list(states)
+
+    def ask(name: str, remote: RemoteSection) -> tuple[RemoteState, str]:
+        return RemoteState[left.pop(0)], f"{remote.model} said so"
+
+    found = list(examine(config, GOOD, ModelStore(tmp_path), port_error=lambda *_: "", ask=ask))
+    asked = [f for f in found if f.what.startswith("language model")]
+    assert [f.verdict for f in asked] == verdicts
+    assert asked[0].detail == "m said so"
+    missing = [f.detail for f in found if f.what == "models"]
+    assert any("a language model is missing" in m for m in missing) == (fallback == "embedded")
 
 
 def test_the_worst_decides() -> None:

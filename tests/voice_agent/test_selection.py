@@ -45,6 +45,15 @@ def test_kokoro_counts_only_with_its_voices(tmp_path: Path) -> None:
     assert selection.need_of(offline, both, CPU, "cpu").fetchable == ()
 
 
+def test_a_remote_model_is_not_chosen_here(tmp_path: Path) -> None:
+    llm = {"backend": "openai", "base_url": "http://far/v1", "model": "m"}
+    store = ModelStore(tmp_path)
+    remote = Config.model_validate({"llm": llm})
+    assert selection.need_of(remote, store, CPU, "cpu").want_llm == "remote"
+    behind = Config.model_validate({"llm": llm | {"fallback": "embedded"}})
+    assert selection.need_of(behind, store, CPU, "cpu").want_llm == "auto"
+
+
 def test_ensure_without_fetching_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"VA411.*fetch piper-joe"):
         selection.ensure(ModelStore(tmp_path), ["piper-joe"], fetch=False)

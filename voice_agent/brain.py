@@ -1,0 +1,85 @@
+"""What answers: the engine in this process, an engine elsewhere, or one behind the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.client import Engine
+from engine.config import EngineConfig
+
+from .clock import Clock
+from .config import Config
+from .context import Chat, Decoder
+from .fallback import Backend, FallbackThinker
+from .plain_text import CHARS_PER_TOKEN, PlainChat, PlainTokenizer
+from .remote import RemoteThinker
+from .think import EMBEDDED, EngineThinker, Thinker
+
+
+@dataclass(frozen=True, slots=True)
+class Brain:
+    """max_context: prompt and reply together, in `unit`s, which are the tokenizer's ids.
+
+    engine: the loaded one, None if there is none; it is started and closed by the owner.
+    """
+
+    thinker: Thinker
+    chat: Chat
+    tokenizer: Decoder
+    max_context: int
+    unit: str
+    engine: Engine | None
+
+
+def load_brain(config: Config, model_path: Path | None, clock: Clock) -> Brain:
+    """Blocking; the engine is loaded and not warm. model_path: needed by `llm.needs_engine` only.
+
+    Raises the engine's ModelError and CapacityError.
+    """
+    llm = config.llm
+    engine = None
+    if llm.needs_engine:
+        assert model_path is not None
+        engine = load_engine(config, model_path, clock)
+    connections = 2 * config.server.max_calls + 4  # a cancelled reply may still be closing its own
+    backends = [
+        Backend(name, RemoteThinker(name, remote, clock, max_connections=connections))
+        for name, remote in llm.remotes.items()
+    ]
+    thinker: Thinker
+    if engine is not None:
+        thinker = EngineThinker(engine)
+        backends.append(Backend(EMBEDDED, thinker))
+    if llm.remotes:
+        thinker = FallbackThinker(
+            backends[0],
+            backends[1] if len(backends) > 1 else None,
+            clock,
+            cooldown_s=llm.cooldown_s,
+            probe_s=llm.first_token_s,
+        )
+        if engine is None:
+            limit = llm.context_tokens * CHARS_PER_TOKEN
+            return Brain(thinker, PlainChat(), PlainTokenizer(), limit, "characters", None)
+    assert engine is not None
+    limit = engine.max_model_len
+    if llm.remotes:
+        limit = min(limit, llm.context_tokens)
+    return Brain(thinker, engine.chat, engine.tokenizer, limit, "tokens", engine)
+
+
+def load_engine(config: Config, model_path: Path, clock: Clock) -> Engine:
+    """The engine of this process as `[engine]` describes it."""
+    section = config.engine
+    return Engine.load(
+        EngineConfig(
+            model_path=model_path,
+            quant=section.quant,
+            threads=section.threads or 1,
+            kv_bytes=section.kv_mb << 20,
+            max_model_len=section.max_model_len,
+            max_batch=section.max_batch,
+        ),
+        clock,
+    )
