@@ -25,6 +25,7 @@ MAX_SECONDS = 30.0
 FILES = ("model.bin", "config.json", "tokenizer.json", "vocabulary.txt")
 TOKENS_PER_S = 8  # fast speech is 6; the cap ends loops early
 TOKENS_SPARE = 10
+MAX_TOKENS = 224  # half the decoder's positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,12 @@ class WhisperModel:
         features = whisper_features(pcm, self.window.frames(speech_s), self.n_mels)
         encoded = self._model.encode(ctranslate2.StorageView.from_array(features[None]))
         forced = self._encode_words(prefix)
-        limit = TOKENS_SPARE + max(int(speech_s * TOKENS_PER_S), len(forced))
+        limit = min(MAX_TOKENS, TOKENS_SPARE + max(int(speech_s * TOKENS_PER_S), len(forced)))
         result = self._model.generate(
             encoded,
             [self._start + forced],
             beam_size=1,
-            max_length=len(self._start) + limit,
+            max_length=2 * limit,  # CTranslate2 generates half of it, forced tokens included
             return_scores=True,
             return_no_speech_prob=True,
             suppress_blank=not forced,  # after a prefix, "nothing more" is a valid answer

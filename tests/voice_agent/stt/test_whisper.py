@@ -10,6 +10,7 @@ from pathlib import Path
 import jiwer
 import numpy as np
 import pytest
+import soxr
 from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
 
 from voice_agent.audio import read_wav, to_float
@@ -81,6 +82,14 @@ def test_nothing_is_heard_where_nobody_speaks(recognizer: WhisperRecognizer, nam
 def test_clipped_speech_is_still_heard(recognizer: WhisperRecognizer) -> None:
     pcm = np.clip(to_float(clip("ps_austen_0930")) * 20, -1, 1)
     assert "himself" in recognizer.recognize(pcm).text.lower()
+
+
+def test_very_fast_speech_is_heard_to_its_end(recognizer: WhisperRecognizer) -> None:
+    pcm = to_float(clip("ps_austen_0870"))
+    fast = soxr.resample(pcm, 1.8 * IN_RATE, IN_RATE).astype(np.float32)
+    decoded = recognizer.model.decode(fast)
+    assert decoded.n_generated > 6 * len(fast) / IN_RATE
+    assert " ".join(decoded.words).endswith("for them.")
 
 
 def test_a_prefix_is_forced_and_returned_unchanged(recognizer: WhisperRecognizer) -> None:
