@@ -91,7 +91,7 @@ class StepBudget:
 
     cost: CostModel
     max_step_ms: float
-    max_step_tokens: int
+    max_num_batched_tokens: int
     min_prefill_tokens: int
 
     def limit_ms(self, tightest_slack_s: float | None) -> float:
@@ -100,8 +100,18 @@ class StepBudget:
             return self.max_step_ms
         return min(self.max_step_ms, max(0.0, tightest_slack_s * 1000.0))
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the longest step: `max_step_ms`, or twice its fixed cost where that is more.
+
+        Below that a step spends more on its weights than on its rows, and all get slower.
+        """
+        cost = self.cost
+        fit = max(1, cost.tokens_within(self.max_step_ms), int(cost.base_ms / cost.per_token_ms))
+        return min(fit, self.max_num_batched_tokens)
+
     def prefill_tokens(self, limit_ms: float, n_decode: int) -> int:
         """Prompt tokens that fit beside `n_decode` decode rows; at least `min_prefill_tokens`."""
         fit_ms = self.cost.tokens_within(limit_ms) - n_decode
-        room = self.max_step_tokens - n_decode
+        room = self.max_num_batched_tokens - n_decode
         return max(0, min(room, max(fit_ms, self.min_prefill_tokens)))

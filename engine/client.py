@@ -19,10 +19,13 @@ from engine.errors import CapacityError, UsageError
 from engine.generation import Completion, Delta, Generation, GenerationSink, Usage
 from engine.grammar.desk import GrammarDesk
 from engine.kvcache import KvCache
-from engine.loop import EngineLoop, StepRunner
+from engine.loop import Commit, EngineLoop, Revise, StepRunner, Truncate
+from engine.prefix import Scope
 from engine.request import FinishReason, Output, Request, TextOut
 from engine.sampling import SamplingParams
 from engine.scheduler import Scheduler
+from engine.session import Session
+from engine.static import StaticScheduler
 from engine.stats import EngineStats, collect
 from engine.thread import EngineThread
 from engine.warmup import WarmupReport, freeze_garbage, measure
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
     from engine.text.tokenizer import Tokenizer
 
 __all__ = [
-    "Completion", "Delta", "Engine", "EngineStats", "FinishReason", "Generation", "Usage",
+    "Completion", "Delta", "Engine", "EngineStats", "FinishReason", "Generation", "Session",
+    "Usage",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -75,9 +79,13 @@ class Engine:
             runner.n_blocks,
             runner.block_size,
             max_pinned=self._max_pinned,
-            prefix_cache=config.prefix_cache,
+            prefix_cache=config.prefix_cache if config.batching == "continuous" else "none",
         )
-        self._scheduler = Scheduler(config, self._kv, _UNMEASURED)
+        self._scheduler = (
+            Scheduler(config, self._kv, _UNMEASURED)
+            if config.batching == "continuous"
+            else StaticScheduler(config, self._kv, _UNMEASURED, self.max_model_len)
+        )
         self._loop = EngineLoop(
             runner,
             self._kv,
@@ -115,11 +123,14 @@ class Engine:
             grammars=parts.grammars,
         )
 
-    def warm(self) -> WarmupReport:
-        """Run the shapes once and fit the step-cost model. Call before `start`."""
+    def warm(self, known: WarmupReport | None = None) -> WarmupReport:
+        """Run the shapes once and fit the step-cost model. Call before `start`.
+
+        known: measured before on the same runner; then nothing is run.
+        """
         if self._started or self._closed:
             raise UsageError("warm the engine before it starts")
-        report = self._thread.call(self._measure)
+        report = known or self._thread.call(self._measure)
         self._scheduler.use_cost(report.cost)
         self.warmup = report
         freeze_garbage()
@@ -134,8 +145,8 @@ class Engine:
         return measure(
             self._runner,
             self._kv.pool,
-            max_batch=c.max_batch,
-            max_step_tokens=c.max_step_tokens,
+            max_num_seqs=c.max_num_seqs,
+            max_num_batched_tokens=c.max_num_batched_tokens,
         )
 
     def start(self) -> None:
@@ -163,6 +174,8 @@ class Engine:
         params: SamplingParams,
         *,
         tenant: str = "default",
+        call: str | None = None,
+        priority: int = 0,
         deadline_s: float | None = None,
         background: bool = False,
         pin_key: str | None = None,
@@ -170,6 +183,8 @@ class Engine:
         """Start a generation; returns at once.
 
         prompt_ids: token ids, at least one. tenant: whose prefix cache is used, never shared.
+        call: what this request computes is shown to the same call only, until `forget`; without
+        one, to the whole tenant. priority: lower goes first, under the policy of that name.
         deadline_s: when the first sound is due, in seconds of the engine's clock. pin_key: keep the
         whole context cached under this key once it ends (until `unpin`, a time to live, or the pin
         budget). Raises `UsageError` for a prompt that cannot be served as it is, `CapacityError`
@@ -179,12 +194,23 @@ class Engine:
             prompt_ids,
             params,
             tenant=tenant,
+            call=call,
+            priority=priority,
             deadline_s=deadline_s,
             background=background,
             pin_key=pin_key,
             pin_ttl_s=self.config.pin_ttl_s,
-            prefill_only=False,
         )
+
+    def session(self, *, tenant: str = "default", call: str | None = None) -> Session:
+        """A context that grows while its caller speaks. call: None gives it a name of its own."""
+        if self.config.batching == "static":
+            raise UsageError("static batching has no sessions: a batch takes whole prompts")
+        return Session(self, tenant, call or f"session {next(self._ids)}")
+
+    def forget(self, call: str) -> None:
+        """The call is over: end its requests, drop its pins, free what it alone could see."""
+        self._loop.post_call_over(call)
 
     async def prefill(
         self,
@@ -237,24 +263,19 @@ class Engine:
         background: bool,
         pin_key: str | None,
         pin_ttl_s: float,
-        prefill_only: bool,
+        call: str | None = None,
+        priority: int = 0,
+        prefill_only: bool = False,
+        held: bool = False,
     ) -> Generation:
         prompt = tuple(prompt_ids)
-        if any(token >= self._n_vocab for token, _ in params.logit_bias):
-            raise UsageError(f"logit_bias names a token outside 0..{self._n_vocab - 1}")
-        if any(not 0 <= token < self._n_vocab for token in params.stop_token_ids):
-            raise UsageError(f"stop_token_ids names a token outside 0..{self._n_vocab - 1}")
-        if params.grammar is not None and self._desk is None:
-            raise UsageError("this engine was built without grammars")
-        max_new = self._check_prompt(prompt, 0 if prefill_only else params.max_tokens)
+        max_new = self._check(prompt, params, generates=not (prefill_only or held))
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise UsageError("submit is called on a running event loop") from None
         now = self._clock.now()
-        if deadline_s is None:
-            c = self.config
-            deadline_s = now + (c.background_target_s if background else c.target_s)
+        deadline_s = self._deadline(deadline_s, now, background=background)
         self._enter()
         request_id = next(self._ids)
         generation = Generation(
@@ -264,13 +285,16 @@ class Engine:
             request_id,
             prompt,
             params,
-            seed=secrets.randbits(62) if params.seed is None else params.seed,
+            seed=_seed(params),
             max_new=max_new,
             arrival_s=now,
             deadline_s=deadline_s,
             tenant=tenant,
+            call=call,
+            priority=priority,
             background=background,
             prefill_only=prefill_only,
+            held=held,
             pin_key=pin_key,
             pin_ttl_s=pin_ttl_s,
             sink=GenerationSink(generation, self._abort),
@@ -280,6 +304,51 @@ class Engine:
         else:
             self._desk.take(request)
         return generation
+
+    def _deadline(self, deadline_s: float | None, now: float, *, background: bool) -> float:
+        c = self.config
+        target_s = c.background_target_s if background else c.target_s
+        return now + target_s if deadline_s is None else deadline_s
+
+    # what a session asks for
+
+    def hold(self, prompt_ids: Sequence[int], scope: Scope, pin_key: str) -> Generation:
+        """Compute a prompt that may still change; nothing is generated before `commit_held`."""
+        return self._submit(
+            prompt_ids,
+            SamplingParams(max_tokens=1),
+            tenant=scope.tenant,
+            call=scope.call,
+            deadline_s=None,
+            background=False,
+            pin_key=pin_key,
+            pin_ttl_s=self.config.pin_ttl_s,
+            held=True,
+        )
+
+    def revise_held(self, held: Generation, keep: int, more: Sequence[int]) -> None:
+        self._loop.post_edit(Revise(held.id, keep, tuple(more)))
+
+    def commit_held(
+        self,
+        held: Generation,
+        prompt: tuple[int, ...],
+        params: SamplingParams,
+        deadline_s: float | None,
+    ) -> None:
+        """`prompt` is what the hold has become; it is answered with these settings."""
+        max_new = self._check(prompt, params, generates=True)
+        deadline_s = self._deadline(deadline_s, self._clock.now(), background=False)
+        self._loop.post_edit(Commit(held.id, params, _seed(params), max_new, deadline_s))
+
+    def truncate(
+        self, request_id: int, scope: Scope, tokens: Sequence[int], keep: int, pin_key: str
+    ) -> None:
+        """End the request, if open, and free what it computed of `tokens` from `keep` on."""
+        ttl_s = self.config.pin_ttl_s
+        self._loop.post_edit(Truncate(request_id, scope, tuple(tokens), keep, pin_key, ttl_s))
+
+    # grammars, which are compiled before the engine thread sees their request
 
     def _abort(self, request_id: int) -> None:
         request = self._desk.withdraw(request_id) if self._desk else None
@@ -301,17 +370,20 @@ class Engine:
                 sink.loop.call_soon_threadsafe(sink.accept, output)
         self._on_finished(request)
 
+    def _check(self, prompt: tuple[int, ...], params: SamplingParams, *, generates: bool) -> int:
+        """The number of tokens the request may add. Raises `UsageError`, `CapacityError`."""
+        if any(token >= self._n_vocab for token, _ in params.logit_bias):
+            raise UsageError(f"logit_bias names a token outside 0..{self._n_vocab - 1}")
+        if any(not 0 <= token < self._n_vocab for token in params.stop_token_ids):
+            raise UsageError(f"stop_token_ids names a token outside 0..{self._n_vocab - 1}")
+        if params.grammar is not None and self._desk is None:
+            raise UsageError("this engine was built without grammars")
+        return self._check_prompt(prompt, params.max_tokens if generates else 0)
+
     def _check_prompt(self, prompt: tuple[int, ...], max_tokens: int) -> int:
-        """The number of tokens the request may add."""
         if not prompt:
             raise UsageError("the prompt is empty")
-        if min(prompt) < 0 or max(prompt) >= self._n_vocab:
-            raise UsageError(f"a prompt token id is outside 0..{self._n_vocab - 1}")
-        longest = self.max_model_len - (max_tokens > 0)
-        if len(prompt) > longest:
-            raise UsageError(
-                f"the prompt has {len(prompt)} tokens and this model takes at most {longest}"
-            )
+        self.check_prompt(prompt, room=max_tokens > 0)
         max_new = min(max_tokens, self.max_model_len - len(prompt))
         need, total = self._kv.blocks_for(len(prompt) + max_new), self._kv.pool.n_total
         if need > total:
@@ -320,6 +392,16 @@ class Engine:
                 "lower max_tokens or raise kv_bytes"
             )
         return max_new
+
+    def check_prompt(self, prompt: tuple[int, ...], *, room: bool = True) -> None:
+        """Raise `UsageError` unless the model can take it, with `room` for one token more."""
+        if prompt and (min(prompt) < 0 or max(prompt) >= self._n_vocab):
+            raise UsageError(f"a prompt token id is outside 0..{self._n_vocab - 1}")
+        longest = self.max_model_len - room
+        if len(prompt) > longest:
+            raise UsageError(
+                f"the prompt has {len(prompt)} tokens and this model takes at most {longest}"
+            )
 
     def _enter(self) -> None:
         with self._lock:
@@ -332,3 +414,7 @@ class Engine:
     def _on_finished(self, request: Request) -> None:
         with self._lock:
             self._n_open -= 1
+
+
+def _seed(params: SamplingParams) -> int:
+    return secrets.randbits(62) if params.seed is None else params.seed

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.errors import UsageError
+from engine.prefix import PrefixKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,22 +20,24 @@ class EngineConfig:
     """
 
     model_path: Path
-    quant: Literal["int8", "fp32"] = "int8"
+    quant: Literal["auto", "native", "int8", "fp32"] = "auto"
     threads: int = 1
     block_size: int = 16
     kv_bytes: int = 512 * 1024 * 1024
     max_model_len: int | None = None
-    max_batch: int = 16
+    max_num_seqs: int = 16
     """Requests that may hold blocks at once."""
     max_requests: int = 256
     """Requests open at once, waiting ones included; one more is refused with `CapacityError`."""
-    max_step_tokens: int = 512
+    max_num_batched_tokens: int = 512
     max_step_ms: float = 80.0
     idle_step_ms: float = 160.0
     """A step's limit while nobody decodes: then only a newcomer could be kept waiting."""
     min_prefill_tokens: int = 16
     """Prompt tokens that a step computes however tight the slack, so that prompts progress."""
-    policy: Literal["deadline", "fcfs"] = "deadline"
+    scheduling_policy: Literal["deadline", "priority", "fcfs"] = "deadline"
+    batching: Literal["continuous", "static"] = "continuous"
+    """`static` is the benchmark's baseline: engine/static.py."""
     target_s: float = 0.6
     """Deadline after arrival of a request that names none, and re-base of a missed one."""
     background_target_s: float = 30.0
@@ -48,16 +51,16 @@ class EngineConfig:
     """Passes after which a background request is ordered with the live ones."""
     admission_growth: float = 1.0
     """Share of `max_tokens` that admission expects a reply to use; below 1 it may preempt."""
-    prefix_cache: bool = True
+    prefix_cache: PrefixKind = "radix"
     pin_ttl_s: float = 600.0
     pin_fraction: float = 0.5
     """Share of all blocks that pins may hold; past it the longest idle pin lapses."""
 
     def __post_init__(self) -> None:
         positive = (
-            "threads", "block_size", "kv_bytes", "max_batch", "max_requests", "max_step_tokens",
-            "max_step_ms", "idle_step_ms", "min_prefill_tokens", "target_s",
-            "background_target_s", "pin_ttl_s", "promote_passes",
+            "threads", "block_size", "kv_bytes", "max_num_seqs", "max_requests",
+            "max_num_batched_tokens", "max_step_ms", "idle_step_ms", "min_prefill_tokens",
+            "target_s", "background_target_s", "pin_ttl_s", "promote_passes",
         )  # fmt: skip
         for name in positive:
             if getattr(self, name) <= 0:
@@ -67,5 +70,7 @@ class EngineConfig:
                 raise UsageError(f"{name} must lie in 0..1, not {getattr(self, name)}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise UsageError(f"max_model_len must be at least 2, not {self.max_model_len}")
-        if self.max_batch > self.max_step_tokens:
-            raise UsageError("max_batch must not exceed max_step_tokens: each row decodes a token")
+        if self.max_num_seqs > self.max_num_batched_tokens:
+            raise UsageError(
+                "max_num_seqs must not exceed max_num_batched_tokens: each row decodes a token"
+            )

@@ -63,9 +63,10 @@ class Generation:
         self.id = request_id
         self.finish: FinishReason | None = None
         self.error: Exception | None = None
+        self.token_ids: list[int] = []
+        """All ids so far, whether read or not; none after an abort."""
         self._n_prompt = n_prompt
         self._n_cached = 0
-        self._n_output = 0
         self._loop = loop
         self._post_abort = post_abort
         self._post_deadline = post_deadline
@@ -76,7 +77,11 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """Complete once `finish` is set."""
-        return Usage(self._n_prompt, self._n_cached, self._n_output)
+        return Usage(self._n_prompt, self._n_cached, len(self.token_ids))
+
+    def committed(self, n_prompt: int) -> None:
+        """The prompt, held open until now, is final."""
+        self._n_prompt = n_prompt
 
     def abort(self) -> None:
         """Stop now: no text made so far or later is delivered any more. Idempotent."""
@@ -135,7 +140,7 @@ class Generation:
         if self.finish is not None:
             return  # aborted: stale output
         self._n_cached = output.cached_tokens
-        self._n_output += len(output.token_ids)
+        self.token_ids.extend(output.token_ids)
         self.error = output.error
         self._push(Delta(output.text, output.token_ids, output.finish, output.logprobs, output.top))
 

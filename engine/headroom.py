@@ -23,11 +23,14 @@ def future_peak(n_shared: int, demands: Iterable[Demand], block_size: int) -> in
     """
     ordered = sorted(demands, key=lambda d: -d.to_come)
     peak = whole = 0
-    tails = [0] * block_size  # requests by tokens in their last, unfinished block
-    for demand in ordered:
+    at_least = [0] * (block_size + 1)  # requests with so many tokens in their unfinished block
+    for n, demand in enumerate(ordered, 1):
         blocks, tail = divmod(demand.known, block_size)
         whole += blocks - demand.n_shared
-        tails[tail] += 1
-        grown = sum(n * -(-(t + demand.to_come) // block_size) for t, n in enumerate(tails) if n)
+        for t in range(1, tail + 1):
+            at_least[t] += 1
+        more, rest = divmod(demand.to_come, block_size)
+        # tail + rest tokens fill no further block, one, or two
+        grown = n * more + (n + at_least[block_size - rest + 1] if rest else at_least[1])
         peak = max(peak, whole + grown)
     return n_shared + peak

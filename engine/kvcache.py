@@ -1,26 +1,30 @@
-"""The KV cache's single door: block tables are opened, grown, committed and closed here."""
+"""The KV cache's single door: block tables are opened, grown, cut, committed and closed here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engine.block_hash import BlockHashCache
 from engine.blocks import BlockPool
 from engine.errors import InternalError
-from engine.radix import Node, RadixCache
+from engine.pins import Pins, Tally
+from engine.prefix import Entry, NoCache, PrefixCache, PrefixKind, Scope
+from engine.radix import RadixCache
 
 
 @dataclass(slots=True)
 class BlockTable:
     """A request's handle on its blocks: token i is row i % block_size of blocks[i // size]."""
 
-    tenant: str
-    node: Node
-    """Deepest tree node that stands for `blocks[:n_inserted]`."""
+    scope: Scope
+    path: list[Entry] = field(default_factory=list)
+    """The cache's entries that stand for the leading blocks."""
     blocks: list[int] = field(default_factory=list)
-    n_inserted: int = 0
     n_shared: int = 0
-    """Leading blocks that came from the tree when the table was opened."""
+    """Leading blocks that came from the cache when the table was opened."""
+    capacity: int = 0
+    """Tokens that fit `blocks`."""
     closed: bool = False
 
 
@@ -34,44 +38,45 @@ class Copy:
 
 
 class KvCache:
-    """Pool and prefix tree together; every method runs on the engine thread."""
+    """Pool and prefix cache together; every method runs on the engine thread."""
 
     def __init__(
-        self, n_blocks: int, block_size: int, *, max_pinned: int, prefix_cache: bool = True
+        self, n_blocks: int, block_size: int, *, max_pinned: int, prefix_cache: PrefixKind = "radix"
     ) -> None:
         self.block_size = block_size
         self.pool = BlockPool(n_blocks)
-        self.radix = RadixCache(self.pool, block_size, max_pinned)
-        self._prefix_cache = prefix_cache
+        self.pins = Pins(self.pool, max_pinned)
+        self.prefix = _prefix_cache(prefix_cache, self.pins, block_size)
         self._copies: list[Copy] = []
 
     def blocks_for(self, n_tokens: int) -> int:
         return -(-n_tokens // self.block_size)
 
     def open(
-        self, tenant: str, tokens: Sequence[int], limit: int, now: float, *, partial: bool = True
+        self, scope: Scope, tokens: Sequence[int], limit: int, now: float, *, partial: bool = True
     ) -> tuple[BlockTable, int]:
         """A table that starts with the cached prefix of `tokens[:limit]`, and that prefix's length.
 
         A partly matching block is copied into a private one (see `take_copies`), if there is room.
         """
-        radix = self.radix
-        if not self._prefix_cache:
-            return BlockTable(tenant, radix.root(tenant)), 0
-        match = radix.match(tenant, tokens, limit, now)
-        blocks = radix.lock(match)
-        n_whole = len(blocks)
-        table = BlockTable(tenant, match.node, blocks, n_whole, n_whole)
-        n_cached = n_whole * self.block_size
+        match = self.prefix.match(scope, tokens, limit, now)
+        blocks = self.prefix.lock(match)
+        table = BlockTable(scope, list(match.path), blocks, len(blocks))
+        table.capacity = n_cached = len(blocks) * self.block_size
+        self.pins.shared.add(blocks)
         if match.partial is not None and partial:
-            src, n_rows = match.partial.block, match.partial.n_rows
-            self.pool.retain([src])  # until copied: eviction must not hand it out
-            if self._allocate(table, 1):
-                self._copies.append(Copy(src, blocks[-1], n_rows))
-                n_cached += n_rows
-            else:
-                self.pool.release([src])
+            self.pool.retain([match.partial.block])  # until copied: it must not be evicted
+            if self._copy_into(table, match.partial.block, match.partial.n_rows):
+                n_cached += match.partial.n_rows
         return table, n_cached
+
+    def _copy_into(self, table: BlockTable, src: int, n_rows: int) -> bool:
+        """Go on in a private copy of `src`, on which a reference is held until it is copied."""
+        if self._allocate(table, 1):
+            self._copies.append(Copy(src, table.blocks[-1], n_rows))
+            return True
+        self.prefix.unlock([src])
+        return False
 
     def take_copies(self) -> tuple[Copy, ...]:
         """The copies the next step must start with, in order; call `copied` when they are done."""
@@ -81,12 +86,12 @@ class KvCache:
     def copied(self, copies: Sequence[Copy]) -> None:
         self.pool.release([copy.src for copy in copies])
 
-    def _cancel_copies(self, table: BlockTable) -> bool:
-        """A table that closes before its copy was made must not be written to."""
-        own = set(table.blocks) if self._copies else set()
+    def _cancel_copies(self, blocks: Sequence[int]) -> bool:
+        """Blocks that are given back before their copy was made must not be written to."""
+        own = set(blocks) if self._copies else set()
         cancelled = [copy for copy in self._copies if copy.dst in own]
+        self._copies = [copy for copy in self._copies if copy.dst not in own]
         self.copied(cancelled)
-        self._copies = [copy for copy in self._copies if copy not in cancelled]
         return bool(cancelled)
 
     def grow(self, table: BlockTable, n_tokens: int) -> bool:
@@ -100,10 +105,11 @@ class KvCache:
         if short > self.pool.n_cached:
             return False
         if short > 0:
-            self.radix.evict(short - self.pool.n_fenced)
+            self.prefix.evict(short - self.pool.n_fenced)
             if self.pool.n_free < n:  # what is fenced comes later
                 return False
         table.blocks.extend(self.pool.allocate(n))
+        table.capacity = len(table.blocks) * self.block_size
         return True
 
     def could_come(self, table: BlockTable, n_tokens: int) -> bool:
@@ -113,56 +119,105 @@ class KvCache:
         return need <= pool.n_free + pool.n_cached + pool.n_fenced
 
     def commit(self, table: BlockTable, tokens: Sequence[int], computed: int) -> None:
-        """Share the whole blocks of `tokens[:computed]` that are not in the tree yet."""
-        if not self._prefix_cache:
-            return
+        """Cache the whole blocks of `tokens[:computed]` that are not cached yet."""
         size = self.block_size
-        while (table.n_inserted + 1) * size <= computed:
-            at = table.n_inserted
-            self._insert(table, at, tokens[at * size : (at + 1) * size])
-            table.n_inserted += 1
+        while (len(table.path) + 1) * size <= computed:
+            at = len(table.path) * size
+            self._insert(table, tokens[at : at + size])
 
-    def _insert(self, table: BlockTable, at: int, tokens: Sequence[int]) -> None:
+    def _insert(self, table: BlockTable, tokens: Sequence[int]) -> None:
+        at = len(table.path)
         own = table.blocks[at]
-        table.node = self.radix.insert(table.node, tokens, own)
-        shared = table.node.block
-        if shared != own:  # somebody computed the same tokens first: use theirs
-            self.pool.retain([shared])
+        parent = table.path[-1] if table.path else None
+        entry = self.prefix.insert(table.scope, parent, tokens, own)
+        table.path.append(entry)
+        if entry.block != own:  # somebody computed the same tokens first: use theirs
+            self.pool.retain([entry.block])
             self.pool.release([own])
-            table.blocks[at] = shared
+            table.blocks[at] = entry.block
+
+    def cut(self, table: BlockTable, computed: int, keep: int) -> int:
+        """Forget the rows from `keep` on; returns how many of the `computed` tokens stand.
+
+        A cut inside a block that others may read goes on in a private copy of it; only when there
+        is no block for the copy do the rows before the cut have to be computed again.
+        """
+        keep = min(keep, computed)
+        n_whole, n_rows = divmod(keep, self.block_size)
+        n_blocks = n_whole + (n_rows > 0)
+        dropped, gone = table.blocks[n_blocks:], table.path[n_whole:]
+        self._cancel_copies(dropped)
+        if n_whole < table.n_shared:
+            self.pins.shared.remove(table.blocks[n_whole : table.n_shared])
+            table.n_shared = n_whole
+        del table.blocks[n_blocks:], table.path[n_whole:]
+        self.prefix.unlock(dropped)
+        inside = n_rows > 0 and self.pool.is_cached(table.blocks[-1])
+        self.prefix.drop(gone[1:] if inside else gone)
+        shown = inside and not self.prefix.withdraw(gone[0])
+        if shown and not self._copy_into(table, table.blocks.pop(), n_rows):
+            keep = n_whole * self.block_size
+        table.capacity = len(table.blocks) * self.block_size
+        return keep
 
     def close(self, table: BlockTable, tokens: Sequence[int], computed: int, keep: bool) -> None:
         """Give every block back, once; a second call does nothing.
 
-        With `keep`, what was computed stays in the tree, the unfinished tail block included, so
-        that the next turn goes on from its last token.
+        With `keep`, what was computed stays cached, the unfinished tail block included where the
+        cache can, so that the next turn goes on from its last token.
         """
         if table.closed:
             return
         table.closed = True
-        if self._cancel_copies(table):
-            computed = table.n_inserted * self.block_size
-        if keep and self._prefix_cache:
+        if self._cancel_copies(table.blocks):
+            computed = len(table.path) * self.block_size
+        self.pins.shared.remove(table.blocks[: table.n_shared])
+        if keep:
             self.commit(table, tokens, computed)
-            tail = tokens[table.n_inserted * self.block_size : computed]
-            if tail:
-                self._insert(table, table.n_inserted, tail)
+            tail = tokens[len(table.path) * self.block_size : computed]
+            if tail and self.prefix.keeps_tails:
+                self._insert(table, tail)
         blocks, table.blocks = table.blocks, []
-        self.radix.unlock(blocks)
+        self.prefix.unlock(blocks)
+
+    def truncate(
+        self, scope: Scope, tokens: Sequence[int], keep: int, pin_key: str, ttl_s: float, now: float
+    ) -> None:
+        """Free what a call cached of `tokens` beyond `keep`, and shrink its pin to what is left."""
+        if pin_key in self.pins:
+            self.prefix.pin(pin_key, scope, tokens[:keep], ttl_s, now)
+        if scope.call is not None:
+            self.prefix.trim(scope.call, keep)
 
     def check(self, tables: Sequence[BlockTable]) -> None:
-        """Raise `InternalError` unless pool, tree and the live handles account for each other."""
+        """Raise `InternalError` unless pool, cache and the live handles account for each other."""
         self.pool.check()
-        self.radix.check()
-        refs: dict[int, int] = {}
-        handles = [t.blocks for t in tables] + [list(b) for b in self.radix.pin_blocks()]
-        handles.append([copy.src for copy in self._copies])
-        for blocks in handles:
-            for block in blocks:
-                refs[block] = refs.get(block, 0) + 1
+        self.prefix.check()
+        refs, shared = Tally(), Tally()
+        for blocks in self.pins.paths():
+            refs.add(blocks)
+            shared.add(blocks)
+        for table in tables:
+            refs.add(table.blocks)
+            shared.add(table.blocks[: table.n_shared])
+            if table.capacity != len(table.blocks) * self.block_size:
+                raise InternalError(f"{len(table.blocks)} blocks hold {table.capacity} tokens")
+        refs.add([copy.src for copy in self._copies])
         for block in range(self.pool.n_total):
-            if self.pool.refs(block) != refs.get(block, 0):
+            if self.pool.refs(block) != refs.count(block):
                 raise InternalError(
                     f"block {block}: {self.pool.refs(block)} references, "
-                    f"{refs.get(block, 0)} live handles"
+                    f"{refs.count(block)} live handles"
                 )
+            if self.pins.shared.count(block) != shared.count(block):
+                raise InternalError(f"block {block} is miscounted as shared")
+
+
+def _prefix_cache(kind: PrefixKind, pins: Pins, block_size: int) -> PrefixCache:
+    match kind:
+        case "radix":
+            return RadixCache(pins, block_size)
+        case "block-hash":
+            return BlockHashCache(pins, block_size)
+        case "none":
+            return NoCache(pins)

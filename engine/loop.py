@@ -17,7 +17,9 @@ from engine.clock import Clock
 from engine.errors import EngineError, InternalError
 from engine.inputs import Row, Sampled, SampleRow
 from engine.kvcache import KvCache
+from engine.prefix import Scope
 from engine.request import FinishReason, Output, Request, Sink, State, TextOut
+from engine.sampling import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
 
 log = logging.getLogger(__name__)
@@ -56,8 +58,14 @@ class LoopCounters:
     grammar_finished: int = 0
     grammar_valid: int = 0
     """Requests with a grammar that ran to an end, and those whose grammar was complete then."""
+    abort_steps_max: int = 0
+    """Most steps from an abort until the request's blocks were free."""
     step_ms: list[float] = field(default_factory=list)
     """The last steps' durations."""
+
+    def note_abort(self, steps: int, n_fenced: int) -> None:
+        """steps: made since it was asked for; blocks that are still fenced take one more."""
+        self.abort_steps_max = max(self.abort_steps_max, steps + (n_fenced > 0))
 
     def note_step(self, ms: float) -> None:
         if len(self.step_ms) < _RING:
@@ -67,17 +75,64 @@ class LoopCounters:
         self.steps += 1
 
 
+@dataclass(frozen=True, slots=True)
+class Revise:
+    """A held prompt becomes its first `keep` tokens and `more`."""
+
+    request_id: int
+    keep: int
+    more: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A held prompt is final: its reply may be generated."""
+
+    request_id: int
+    params: SamplingParams
+    seed: int
+    max_new: int
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """What `scope` holds of `tokens` beyond the first `keep` is of no use any more.
+
+    request_id: the request that computed it, ended if it still runs. pin_key: its pin shrinks too.
+    """
+
+    request_id: int
+    scope: Scope
+    tokens: tuple[int, ...]
+    keep: int
+    pin_key: str
+    pin_ttl_s: float
+
+
+Edit = Revise | Commit | Truncate
+
+
 @dataclass(slots=True)
 class Inbox:
-    """What other threads want. Bounded: one entry per open request and kind, pins by key."""
+    """What other threads want. Bounded by the open requests and calls; pins by key.
+
+    Taken in this order: submits, edits as posted, deadlines, aborts, calls that are over, unpins.
+    """
 
     submits: list[Request] = field(default_factory=list)
-    aborts: set[int] = field(default_factory=set)
+    edits: list[Edit] = field(default_factory=list)
     deadlines: dict[int, float] = field(default_factory=dict)
+    aborts: dict[int, int] = field(default_factory=dict)
+    """Request id -> steps made when the abort was first asked for."""
+    calls_over: set[str] = field(default_factory=set)
     unpins: set[str] = field(default_factory=set)
 
     def __bool__(self) -> bool:
-        return bool(self.submits or self.aborts or self.deadlines or self.unpins)
+        return bool(
+            self.submits or self.edits or self.aborts or self.deadlines or self.unpins
+            or self.calls_over
+        )  # fmt: skip
 
 
 class EngineLoop:
@@ -114,9 +169,19 @@ class EngineLoop:
             self._inbox.submits.append(request)
             self._wake.notify()
 
+    def post_edit(self, edit: Edit) -> None:
+        with self._wake:
+            self._inbox.edits.append(edit)
+            self._wake.notify()
+
     def post_abort(self, request_id: int) -> None:
         with self._wake:
-            self._inbox.aborts.add(request_id)
+            self._inbox.aborts.setdefault(request_id, self.counters.steps)
+            self._wake.notify()
+
+    def post_call_over(self, call: str) -> None:
+        with self._wake:
+            self._inbox.calls_over.add(call)
             self._wake.notify()
 
     def post_deadline(self, request_id: int, deadline_s: float) -> None:
@@ -139,7 +204,7 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.scheduler.requests)
+        return self.scheduler.has_work
 
     # one step
 
@@ -165,23 +230,53 @@ class EngineLoop:
         with self._wake:
             inbox, self._inbox = self._inbox, Inbox()
         for request in inbox.submits:
-            try:
-                request.rule_out({*self._eos_ids, *request.params.stop_token_ids})
-                request.text = None if request.prefill_only else self._make_text(request)
-            except Exception as error:
-                log.exception("request refused by its text", extra={"request": request.id})
-                self.scheduler.add(request, now)
-                self._end(request, FinishReason.ERROR, now, error=error)
-            else:
-                self.scheduler.add(request, now)
+            self.scheduler.add(request, now)
+            if not (request.held or request.prefill_only):
+                self._prepare(request, now)
+        for edit in inbox.edits:
+            self._edit(edit, now)
         for request_id, deadline_s in inbox.deadlines.items():
             self.scheduler.set_deadline(request_id, deadline_s)
-        for request_id in inbox.aborts:
+        for request_id, asked_at in inbox.aborts.items():
             aborted = self.scheduler.requests.get(request_id)
             if aborted is not None:
                 self._end(aborted, FinishReason.ABORTED, now)
+                self.counters.note_abort(self.counters.steps - asked_at, self.kv.pool.n_fenced)
+        for call in inbox.calls_over:
+            for request in [r for r in self.scheduler.requests.values() if r.scope.call == call]:
+                self._end(request, FinishReason.ABORTED, now)
+            self.kv.prefix.forget(call)
         for key in inbox.unpins:
-            self.kv.radix.unpin(key)
+            self.kv.pins.remove(key)
+
+    def _prepare(self, request: Request, now: float) -> None:
+        """Make ready for tokens what needs the settings."""
+        try:
+            request.rule_out({*self._eos_ids, *request.params.stop_token_ids})
+            request.text = self._make_text(request)
+        except Exception as error:
+            log.exception("request refused by its text", extra={"request": request.id})
+            self._end(request, FinishReason.ERROR, now, error=error)
+
+    def _edit(self, edit: Edit, now: float) -> None:
+        request = self.scheduler.requests.get(edit.request_id)
+        match edit:
+            case Revise() if request is not None and request.held:
+                self.scheduler.revise(request, edit.keep, edit.more, now)
+            case Commit() if request is not None and request.held:
+                request.commit(edit.params, edit.seed, edit.max_new, now, edit.deadline_s)
+                self.scheduler.release_hold(request)
+                self._prepare(request, now)
+            case Truncate():
+                if request is not None:
+                    self.scheduler.cut(request, edit.keep)
+                    self._end(request, FinishReason.ABORTED, now)
+                else:
+                    self.kv.truncate(
+                        edit.scope, edit.tokens, edit.keep, edit.pin_key, edit.pin_ttl_s, now
+                    )
+            case _:  # it has ended meanwhile
+                pass
 
     def _execute(self, plan: StepPlan, now: float) -> None:
         planned = [(self.scheduler.requests[i], n) for i, n in plan.tokens.items()]
@@ -191,9 +286,10 @@ class EngineLoop:
         try:
             for copy in plan.copies:
                 self._runner.copy_block(copy.src, copy.dst, copy.n_rows)
-            results = self._runner.run([_row(r, n) for r, n in busy]) if busy else []
-            if len(results) != len(busy):
-                raise InternalError(f"{len(busy)} rows went in, {len(results)} came out")
+            rows = [_row(r, n) for r, n in busy] + list(plan.padding)
+            results = self._runner.run(rows) if rows else []
+            if len(results) != len(rows):
+                raise InternalError(f"{len(rows)} rows went in, {len(results)} came out")
         except Exception as error:
             log.exception("step failed", extra={"step": step, "rows": len(busy)})
             self._fail_running(error, now)
@@ -203,8 +299,8 @@ class EngineLoop:
             self.kv.pool.retire(step)
         took_ms = (self._clock.now() - started) * 1000.0
         self.counters.note_step(took_ms)
-        self.scheduler.note_step(sum(n for _, n in busy), took_ms)
-        for (request, n), sampled in zip(busy, results, strict=True):
+        self.scheduler.note_step(sum(len(row.token_ids) for row in rows), took_ms)
+        for (request, n), sampled in zip(busy, results[: len(busy)], strict=True):
             self._reap(request, n, sampled, now)
         for request, n in planned:
             if n == 0:
@@ -327,8 +423,7 @@ class EngineLoop:
 
     def check(self) -> None:
         """Raise `InternalError` unless blocks, tree and live requests account for each other."""
-        tables = [r.table for r in self.scheduler.requests.values() if r.table is not None]
-        self.kv.check(tables)
+        self.kv.check(list(self.scheduler.tables()))
         for request in self.scheduler.requests.values():
             if (request.table is not None) != (request.state is State.RUNNING):
                 raise InternalError(f"request {request.id} is {request.state.value} with blocks")

@@ -1,83 +1,57 @@
-"""The prefix cache: a tree of KV blocks, one root per tenant.
+"""The radix prefix cache: a tree of KV blocks, one root per tenant.
 
     root(tenant) -> [16 tokens] -> [16 tokens] -> [5 tokens]     a leaf may be partly filled
                                \\-> [16 tokens]
+                               \\-> call 7: [16 tokens] -> [9 tokens]
 
 An edge is keyed by the block's tokens themselves, so a match compares tokens, never only a hash.
-A handle (a request or a pin) holds a reference on every block of its path: a held node's
-ancestors are held too, so the evictable blocks are exactly the pool's cached ones.
-The idea is SGLang's RadixAttention (arXiv 2312.07104), kept to whole blocks.
+What a call computes hangs, for that call alone, below the part of the tree that its tenant shares,
+and is freed when the call is forgotten. A handle (a request or a pin) holds a reference on every
+block of its path: a held node's ancestors are held too, so the evictable blocks are exactly the
+pool's cached ones. The idea is SGLang's RadixAttention (arXiv 2312.07104), kept to whole blocks.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
-from engine.blocks import BlockPool
 from engine.errors import InternalError
+from engine.pins import Pins
+from engine.prefix import Entry, Match, PartialHit, Scope, common_prefix
 
 
-class Node:
+class Node(Entry):
     """One cached block and the tokens whose keys and values its rows hold."""
 
-    __slots__ = ("alive", "block", "children", "depth", "last_used", "parent", "pins", "tokens")
+    __slots__ = ("alive", "call", "children", "depth", "last_used", "parent", "tokens")
 
-    def __init__(self, parent: Node | None, tokens: tuple[int, ...], block: int) -> None:
+    def __init__(
+        self, parent: Node | None, call: str | None, tokens: tuple[int, ...], block: int
+    ) -> None:
+        super().__init__(block)
         self.parent = parent
+        self.call = call
         self.tokens = tokens
-        self.block = block
         self.depth: int = 0 if parent is None else parent.depth + 1
-        # first token -> all tokens -> child: a partial match looks at few siblings
-        self.children: dict[int, dict[tuple[int, ...], Node]] = {}
+        # (whose, first token) -> all tokens -> child: a partial match looks at few siblings
+        self.children: dict[tuple[str | None, int], dict[tuple[int, ...], Node]] = {}
         self.last_used = 0
-        self.pins: set[str] = set()
         self.alive = True
 
 
-@dataclass(frozen=True, slots=True)
-class PartialHit:
-    """The first `n_rows` rows of `block` continue the match; copy them, never share them."""
-
-    block: int
-    n_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """`blocks` are whole hits in order; `node` is the deepest of them (or the root)."""
-
-    node: Node
-    blocks: tuple[int, ...]
-    partial: PartialHit | None
-    n_tokens: int
-    """Tokens covered, the partial hit's rows included."""
-
-
-@dataclass(slots=True)
-class Pin:
-    key: str
-    tenant: str
-    node: Node
-    blocks: tuple[int, ...]
-    ttl_s: float
-    used_s: float = field(default=0.0)
-
-
 class RadixCache:
-    """Match, insert, lock, pin and evict over whole blocks. Not thread-safe."""
+    """See `PrefixCache`. Not thread-safe."""
 
-    def __init__(self, pool: BlockPool, block_size: int, max_pinned: int) -> None:
+    keeps_tails = True
+
+    def __init__(self, pins: Pins, block_size: int) -> None:
         self.block_size = block_size
-        self.max_pinned = max_pinned
+        self.pins = pins
         self.n_evicted = 0
-        self.n_pins_lapsed = 0
-        self._pool = pool
+        self._pool = pins.pool
         self._roots: dict[str, Node] = {}
-        self._pins: dict[str, Pin] = {}
-        self._pin_refs: dict[int, int] = {}  # block -> pins that hold it
+        self._own: dict[str, set[Node]] = {}  # call -> its nodes
         self._tick = 0
         self._n_nodes = 0
         self._leaves: list[tuple[int, int, int, Node]] = []  # lazy heap, see _offer
@@ -88,35 +62,53 @@ class RadixCache:
     def root(self, tenant: str) -> Node:
         node = self._roots.get(tenant)
         if node is None:
-            node = self._roots[tenant] = Node(None, (), -1)
+            node = self._roots[tenant] = Node(None, None, (), -1)
         return node
 
-    def match(self, tenant: str, tokens: Sequence[int], limit: int, now: float) -> Match:
-        """The longest cached prefix of `tokens[:limit]`; marks it used and refreshes its pins."""
-        node, at, blocks = self.root(tenant), 0, []
+    def match(self, scope: Scope, tokens: Sequence[int], limit: int, now: float) -> Match:
         self._tick += 1
-        size = self.block_size
+        path = self._walk(scope, tokens, limit)
+        for node in path:
+            self._touch(node, now)
+        at = len(path) * self.block_size
+        tip = path[-1] if path else self.root(scope.tenant)
+        partial = self._partial(tip, scope, tokens[at : min(limit, at + self.block_size)], now)
+        return Match(tuple(path), partial, at + (partial.n_rows if partial else 0))
+
+    def _walk(self, scope: Scope, tokens: Sequence[int], limit: int) -> list[Node]:
+        """The longest path of whole blocks: shared as far as some point, then the call's own."""
+        root = self.root(scope.tenant)
+        best = shared = self._descend(root, None, tokens, 0, limit)
+        if scope.call in self._own:
+            for n in range(len(shared), -1, -1):
+                start = shared[n - 1] if n else root
+                own = self._descend(start, scope.call, tokens, n * self.block_size, limit)
+                if n + len(own) > len(best):
+                    best = shared[:n] + own
+        return best
+
+    def _descend(
+        self, node: Node, call: str | None, tokens: Sequence[int], at: int, limit: int
+    ) -> list[Node]:
+        path, size = [], self.block_size
         while at + size <= limit:
-            want = tuple(tokens[at : at + size])
-            child = node.children.get(want[0], {}).get(want)
+            siblings = node.children.get((call, tokens[at]))
+            child = siblings.get(tuple(tokens[at : at + size])) if siblings else None
             if child is None:
                 break
-            node = child
-            blocks.append(node.block)
-            at += size
-            self._touch(node, now)
-        partial = self._partial(node, tokens[at : min(limit, at + size)], now)
-        covered = at + (partial.n_rows if partial else 0)
-        return Match(node, tuple(blocks), partial, covered)
+            path.append(child)
+            node, at = child, at + size
+        return path
 
-    def _partial(self, node: Node, rest: Sequence[int], now: float) -> PartialHit | None:
-        if not rest:
-            return None
+    def _partial(
+        self, node: Node, scope: Scope, rest: Sequence[int], now: float
+    ) -> PartialHit | None:
         best, best_rows = None, 0
-        for tokens, child in node.children.get(rest[0], {}).items():
-            rows = common_prefix(tokens, rest)
-            if rows > best_rows:
-                best, best_rows = child, rows
+        for call in _visible(scope) if rest else ():
+            for tokens, child in node.children.get((call, rest[0]), {}).items():
+                rows = common_prefix(tokens, rest)
+                if rows > best_rows:
+                    best, best_rows = child, rows
         if best is None:
             return None
         self._touch(best, now)
@@ -124,55 +116,57 @@ class RadixCache:
 
     def _touch(self, node: Node, now: float) -> None:
         node.last_used = self._tick
-        for key in node.pins:
-            self._pins[key].used_s = now
+        self.pins.touch(node.block, now)
         if not node.children:
             self._offer(node)
 
     # locks
 
     def lock(self, match: Match) -> list[int]:
-        """Reference the whole hits; the caller's block table starts with them."""
-        self._pool.retain(match.blocks)
-        return list(match.blocks)
+        blocks = match.blocks
+        self._pool.retain(blocks)
+        return blocks
 
     def unlock(self, blocks: Sequence[int]) -> None:
-        """Drop a handle's references (the deepest first, as eviction will go)."""
-        self._pool.release(list(reversed(blocks)))
+        self._pool.release(blocks[::-1])
 
     # growth
 
-    def insert(self, node: Node, tokens: Sequence[int], block: int) -> Node:
-        """Hang one computed block (whole or, as a leaf, partly filled) under `node`.
-
-        The caller holds `block`. Returns the node that now stands for these tokens: its block is
-        another one if the same tokens were cached already, and then the caller should use that
-        block instead of its own.
-        """
+    def insert(self, scope: Scope, parent: Entry | None, tokens: Sequence[int], block: int) -> Node:
+        node = self.root(scope.tenant) if parent is None else parent
         key = tuple(tokens)
-        if not 0 < len(key) <= self.block_size or not node.alive:
+        if not isinstance(node, Node) or not node.alive or not 0 < len(key) <= self.block_size:
             raise InternalError("a cache entry needs 1..block_size tokens and a live parent")
-        siblings = node.children.setdefault(key[0], {})
         self._tick += 1
-        found = siblings.get(key)
-        if found is None:
-            for tokens_, sibling in list(siblings.items()):
-                rows = common_prefix(tokens_, key)
-                if rows == len(key):  # a longer entry serves every match this one could
-                    found = sibling
-                    break
-                if rows == len(tokens_) and self._pool.refs(sibling.block) == 0:
-                    self._remove(sibling)  # a shorter tail, now superseded
-        if found is not None:
-            self._mark_used(found)
-            return found
-        # removing a superseded tail may have dropped the emptied sibling table
-        child = Node(node, key, block)
+        for call in _visible(scope):
+            found = self._standing(node, call, key, mine=call == scope.call)
+            if found is not None:
+                self._mark_used(found)
+                return found
+        child = Node(node, scope.call, key, block)
         self._pool.adopt(block)
-        node.children.setdefault(key[0], {})[key] = child
+        node.children.setdefault((scope.call, key[0]), {})[key] = child
         self._n_nodes += 1
+        if scope.call is not None:
+            self._own.setdefault(scope.call, set()).add(child)
         self._mark_used(child)
         return child
+
+    def _standing(
+        self, node: Node, call: str | None, key: tuple[int, ...], *, mine: bool
+    ) -> Node | None:
+        """The child that serves every match `key` could; shorter tails of ours make way for it."""
+        siblings = node.children.get((call, key[0]), {})
+        found = siblings.get(key)
+        if found is not None:
+            return found
+        for tokens, sibling in list(siblings.items()):
+            rows = common_prefix(tokens, key)
+            if rows == len(key):
+                return sibling
+            if mine and rows == len(tokens) and self._pool.refs(sibling.block) == 0:
+                self._remove(sibling)
+        return None
 
     def _mark_used(self, node: Node) -> None:
         node.last_used = self._tick
@@ -181,88 +175,61 @@ class RadixCache:
 
     # pins
 
-    @property
-    def n_pinned(self) -> int:
-        """Distinct blocks that pins hold."""
-        return len(self._pin_refs)
+    def pin(self, key: str, scope: Scope, tokens: Sequence[int], ttl_s: float, now: float) -> int:
+        path = self._path(scope, tokens)
+        blocks = [node.block for node in path]
+        pinned = self.pins.add(key, scope.call, blocks, ttl_s, now)
+        return sum(len(node.tokens) for node in path) if pinned else 0
 
-    def pinned(self) -> Iterator[int]:
-        return iter(self._pin_refs)
-
-    def pin(self, key: str, tenant: str, tokens: Sequence[int], ttl_s: float, now: float) -> int:
-        """Keep the cached prefix of `tokens` until `unpin`, the TTL, or the pin budget ends it.
-
-        Replaces an earlier pin of the same key. Returns the number of tokens now pinned.
-        """
-        path = self._path(tenant, tokens)
-        self._pool.retain([node.block for node in path])  # before the old pin lets go
-        self.unpin(key)
-        if not path:
-            return 0
-        pin = Pin(key, tenant, path[-1], tuple(node.block for node in path), ttl_s, now)
-        self._pins[key] = pin
-        pin.node.pins.add(key)
-        for block in pin.blocks:
-            self._pin_refs[block] = self._pin_refs.get(block, 0) + 1
-        self._enforce_budget(keep=key)
-        return sum(len(node.tokens) for node in path) if key in self._pins else 0
-
-    def unpin(self, key: str) -> bool:
-        """Let go; False if there was no such pin (it may have lapsed)."""
-        pin = self._pins.pop(key, None)
-        if pin is None:
-            return False
-        pin.node.pins.discard(key)
-        for block in pin.blocks:
-            self._pin_refs[block] -= 1
-            if self._pin_refs[block] == 0:
-                del self._pin_refs[block]
-        self.unlock(pin.blocks)
-        return True
-
-    def expire(self, now: float) -> None:
-        """Drop the pins that nobody used for their time to live."""
-        for key in [p.key for p in self._pins.values() if now - p.used_s > p.ttl_s]:
-            self.unpin(key)
-
-    def lapse_one(self) -> bool:
-        """Drop the longest idle pin (counted), one without time limit last; False if none."""
-        if not self._pins:
-            return False
-        self.unpin(min(self._pins.values(), key=_lapse_order).key)
-        self.n_pins_lapsed += 1
-        return True
-
-    def _enforce_budget(self, keep: str) -> None:
-        while self.n_pinned > self.max_pinned:
-            others = [p for p in self._pins.values() if p.key != keep]
-            victim = min(others, key=_lapse_order).key if others else keep
-            self.unpin(victim)
-            self.n_pins_lapsed += 1
-
-    def _path(self, tenant: str, tokens: Sequence[int]) -> list[Node]:
-        node, at, path = self.root(tenant), 0, []
-        while at < len(tokens):
-            want = tuple(tokens[at : at + self.block_size])
-            siblings = node.children.get(want[0], {})
-            child = siblings.get(want)
-            if child is None and len(want) < self.block_size:
-                child = next((c for t, c in siblings.items() if t[: len(want)] == want), None)
-            if child is None:
-                break
-            path.append(child)
-            node, at = child, at + self.block_size
+    def _path(self, scope: Scope, tokens: Sequence[int]) -> list[Node]:
+        """The cached path of `tokens`, its unfinished tail included."""
+        path = self._walk(scope, tokens, len(tokens))
+        tail = tuple(tokens[len(path) * self.block_size :])
+        if 0 < len(tail) < self.block_size:
+            node = path[-1] if path else self.root(scope.tenant)
+            for call in _visible(scope):
+                siblings = node.children.get((call, tail[0]), {})
+                child = next((c for t, c in siblings.items() if t[: len(tail)] == tail), None)
+                if child is not None:
+                    return [*path, child]
         return path
+
+    # a call's own
+
+    def drop(self, path: Sequence[Entry]) -> None:
+        for node in reversed(path):
+            if not isinstance(node, Node) or not self._droppable(node):
+                return
+            self._remove(node)
+
+    def withdraw(self, entry: Entry) -> bool:
+        if not isinstance(entry, Node) or not self._droppable(entry, holders=1):
+            return False
+        self._remove(entry)
+        return True
+
+    def _droppable(self, node: Node, holders: int = 0) -> bool:
+        mine = node.alive and node.call is not None
+        return mine and not node.children and self._pool.refs(node.block) == holders
+
+    def trim(self, call: str, keep: int) -> None:
+        for node in sorted(self._own.get(call, ()), key=lambda node: -node.depth):
+            if (node.depth - 1) * self.block_size >= keep and self._droppable(node):
+                self._remove(node)
+
+    def forget(self, call: str) -> None:
+        self.pins.remove_call(call)
+        self.trim(call, 0)
 
     # eviction
 
     def evict(self, n: int) -> int:
-        """Free up to `n` cached blocks, least recently used leaves first; returns how many."""
+        """Leaves only, least recently used first, the deepest first among equals."""
         done, held = 0, []
         while done < n and self._leaves:
             entry = heapq.heappop(self._leaves)
             node = entry[3]
-            if not node.alive or node.children or node.last_used != entry[0]:
+            if not _current(entry):
                 continue
             if self._pool.refs(node.block):
                 held.append(entry)
@@ -275,19 +242,23 @@ class RadixCache:
         return done
 
     def clear(self) -> None:
-        """Unpin and evict everything that no request holds."""
-        for key in list(self._pins):
-            self.unpin(key)
+        self.pins.clear()
         self.evict(self._n_nodes)
 
     def _remove(self, node: Node) -> None:
         parent = node.parent
-        if parent is None or node.children or node.pins:
+        if parent is None or node.children or self.pins.holds(node.block):
             raise InternalError("only an unpinned leaf may leave the cache")
-        siblings = parent.children[node.tokens[0]]
+        key = (node.call, node.tokens[0])
+        siblings = parent.children[key]
         del siblings[node.tokens]
         if not siblings:
-            del parent.children[node.tokens[0]]
+            del parent.children[key]
+        if node.call is not None:
+            own = self._own[node.call]
+            own.discard(node)
+            if not own:
+                del self._own[node.call]
         node.alive = False
         self._n_nodes -= 1
         self._pool.disown(node.block)
@@ -306,7 +277,7 @@ class RadixCache:
 
     # integrity
 
-    def nodes(self) -> Iterator[Node]:
+    def entries(self) -> Iterator[Node]:
         stack = list(self._roots.values())
         while stack:
             node = stack.pop()
@@ -315,14 +286,10 @@ class RadixCache:
             for siblings in node.children.values():
                 stack.extend(siblings.values())
 
-    def pin_blocks(self) -> Iterator[tuple[int, ...]]:
-        """Each pin's blocks: the references that pins account for."""
-        return (pin.blocks for pin in self._pins.values())
-
     def check(self) -> None:
-        """Raise `InternalError` if the tree and the pool disagree. O(nodes)."""
         seen: set[int] = set()
-        for node in self.nodes():
+        offered = {id(entry[3]) for entry in self._leaves if _current(entry)}
+        for node in self.entries():
             if node.block in seen or not self._pool.is_cached(node.block):
                 raise InternalError(f"block {node.block} is not the cache's alone")
             seen.add(node.block)
@@ -332,28 +299,21 @@ class RadixCache:
             held = self._pool.refs(node.block) > 0
             if held and up is not None and up.block >= 0 and not self._pool.refs(up.block):
                 raise InternalError("a held block hangs under one that nobody holds")
-        if len(seen) != self._n_nodes:
-            raise InternalError(f"{len(seen)} nodes reachable, {self._n_nodes} counted")
-        offered = {id(entry[3]) for entry in self._leaves if _current(entry)}
-        for node in self.nodes():
+            if up is not None and up.call not in (None, node.call):
+                raise InternalError(f"block {node.block} hangs under another call's")
+            if node.call is not None and node not in self._own.get(node.call, ()):
+                raise InternalError(f"block {node.block} would outlive its call")
             if not node.children and id(node) not in offered:
                 raise InternalError(f"leaf block {node.block} can never be evicted")
+        if len(seen) != self._n_nodes:
+            raise InternalError(f"{len(seen)} nodes reachable, {self._n_nodes} counted")
 
 
-def _lapse_order(pin: Pin) -> tuple[bool, float]:
-    return pin.ttl_s == math.inf, pin.used_s
+def _visible(scope: Scope) -> tuple[str | None, ...]:
+    """Whose entries a scope sees: its tenant's shared ones, then its own."""
+    return (None,) if scope.call is None else (None, scope.call)
 
 
 def _current(entry: tuple[int, int, int, Node]) -> bool:
     node = entry[3]
     return node.alive and not node.children and node.last_used == entry[0]
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two sequences share."""
-    n = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        n += 1
-    return n

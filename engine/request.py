@@ -4,7 +4,9 @@
         \\-----------\\------------\\--> FINISHED
 
 There is no prefill or decode phase: a request has `known` tokens and `computed` ones, a step
-advances `computed`, and when the two meet the step's last row yields the next token.
+advances `computed`, and when the two meet the step's last row yields the next token. A `held`
+request's prompt may still change: all but its last token is computed ahead, and no token is drawn
+before it is committed.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from engine.counts import TokenCounts
 from engine.errors import InternalError
 from engine.grammar.constraint import Constraint
 from engine.kvcache import BlockTable
+from engine.prefix import Scope
 from engine.sampling import SamplingParams
 
 _NEVER = -1e9
@@ -94,9 +97,10 @@ class Request:
 
     __slots__ = (
         "arrival_s", "background", "cached_tokens", "computed", "constraint", "counts",
-        "deadline_s", "endless", "error", "expected_hit", "finish", "id", "max_new",
-        "n_prompt", "params", "passes", "pin_key", "pin_ttl_s", "prefill_only", "rebased",
-        "seed", "sink", "speaking", "state", "table", "tenant", "text", "tokens",
+        "deadline_s", "endless", "error", "expected_hit", "finish", "held", "id", "last_out_s",
+        "max_new", "n_prompt", "params", "passes", "pin_key", "pin_ttl_s", "prefill_only",
+        "priority", "rebased", "scope", "seed", "sink", "speaking", "state", "table", "text",
+        "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -110,8 +114,11 @@ class Request:
         arrival_s: float,
         deadline_s: float,
         tenant: str = "default",
+        call: str | None = None,
+        priority: int = 0,
         background: bool = False,
         prefill_only: bool = False,
+        held: bool = False,
         pin_key: str | None = None,
         pin_ttl_s: float = 600.0,
         sink: Sink | None = None,
@@ -126,9 +133,11 @@ class Request:
         self.max_new = max_new
         self.arrival_s = arrival_s
         self.deadline_s = deadline_s
-        self.tenant = tenant
+        self.scope = Scope(tenant, call)
+        self.priority = priority
         self.background = background
         self.prefill_only = prefill_only
+        self.held = held
         self.pin_key = pin_key
         self.pin_ttl_s = pin_ttl_s
         self.sink = sink
@@ -145,6 +154,8 @@ class Request:
         self.passes = 0
         self.speaking = False
         self.rebased = False
+        self.last_out_s: float | None = None
+        """When its latest token left; None before the first."""
         self.finish: FinishReason | None = None
         self.error: Exception | None = None
 
@@ -159,14 +170,19 @@ class Request:
 
     @property
     def remaining(self) -> int:
-        """Tokens known but not computed; 1 while decoding."""
-        return len(self.tokens) - self.computed
+        """Tokens known but not computed; 1 while decoding. The last of a held prompt waits."""
+        return len(self.tokens) - self.computed - self.held
 
     @property
     def to_compute(self) -> int:
         """Tokens that stand between now and the next one, cached ones not counted."""
         done = self.computed if self.state is State.RUNNING else self.expected_hit
-        return len(self.tokens) - done
+        return len(self.tokens) - done - self.held
+
+    @property
+    def idle(self) -> bool:
+        """Held, and all that may be computed is."""
+        return self.held and self.to_compute <= 0
 
     @property
     def sampling(self) -> SamplingParams:
@@ -174,6 +190,17 @@ class Request:
         if self.endless is not None and self.n_output < self.params.min_tokens:
             return self.endless
         return self.params
+
+    def commit(
+        self, params: SamplingParams, seed: int, max_new: int, now: float, deadline_s: float
+    ) -> None:
+        """What a held prompt is to be answered with; it counts as arrived now."""
+        self.params = params
+        self.seed = seed
+        self.max_new = max_new
+        self.counts = TokenCounts() if params.penalised else None
+        self.arrival_s = now
+        self.deadline_s = deadline_s
 
     def rule_out(self, ends: Iterable[int]) -> None:
         """Keep `ends` from being chosen among the first `min_tokens` tokens."""

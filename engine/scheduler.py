@@ -2,31 +2,38 @@
 
 One list of requests in urgency order, no phases. Each running decode row gets its token; prompt
 chunks share the milliseconds that are left; a newcomer is admitted when the blocks that all
-admitted requests may need at worst still fit the pool.
+admitted requests may need at worst still fit the pool. While every decode row fits the step and
+finds its block, only the others need an order, and a step's planning costs a glance at each row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from engine.admission import Admission
 from engine.budget import Calibration, CostModel, StepBudget
 from engine.config import EngineConfig
 from engine.errors import CapacityError
-from engine.headroom import Demand, future_peak
-from engine.kvcache import Copy, KvCache
-from engine.policy import POLICIES, Urgency, choose_victim, rebased_deadline
+from engine.inputs import Row
+from engine.kvcache import BlockTable, Copy, KvCache
+from engine.policy import POLICIES, Urgency, choose_victim, is_spare, rebased_deadline
 from engine.request import FinishReason, Request, State
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """`tokens`: request id -> tokens it advances by. `copies` come before the forward."""
+    """`tokens`: request id -> tokens it advances by. `copies` come before the forward.
+
+    `padding`: rows that are computed for nothing (static batching).
+    """
 
     tokens: dict[int, int]
     copies: tuple[Copy, ...]
     limit_ms: float
     predicted_ms: float
+    padding: tuple[Row, ...] = ()
 
 
 @dataclass(slots=True)
@@ -35,6 +42,20 @@ class Counters:
     missed_deadlines: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    peak_waiting: int = 0
+
+
+@dataclass(slots=True)
+class _Survey:
+    """What the running requests are about to do, in one look."""
+
+    decode: list[Request]
+    """Live requests that need one row for their next token."""
+    others: list[Request]
+    full: list[Request]
+    """Those of `decode` whose next token needs another block."""
+    tightest_s: float
+    """When the first speaking call runs dry."""
 
 
 class Scheduler:
@@ -47,12 +68,16 @@ class Scheduler:
         self.requests: dict[int, Request] = {}
         self.failed: list[tuple[Request, Exception]] = []
         """Requests that `plan` found impossible; the loop ends them."""
-        self._policy = POLICIES[config.policy]
-        self._n_running = 0
+        self._policy = POLICIES[config.scheduling_policy]
+        self._running: dict[int, Request] = {}
+        self._waiting: dict[int, Request] = {}
         self._planned: dict[int, int] = {}
         self._order: list[Request] = []
+        self._admission: Admission | None = None
         self._prefill_left = 0
+        self._decode_left = 0
         self._blocked = False
+        self._crowded = False
         self.use_cost(cost)
 
     def use_cost(self, cost: CostModel) -> None:
@@ -68,34 +93,76 @@ class Scheduler:
 
     def _plan_with(self, cost: CostModel) -> None:
         c = self.config
-        self.budget = StepBudget(cost, c.max_step_ms, c.max_step_tokens, c.min_prefill_tokens)
+        self.budget = StepBudget(
+            cost, c.max_step_ms, c.max_num_batched_tokens, c.min_prefill_tokens
+        )
         self._urgency = Urgency(
             cost, c.max_step_ms, c.later_stages_s, c.piece_s, c.age_s, c.promote_passes
         )
 
     @property
     def n_running(self) -> int:
-        return self._n_running
+        return len(self._running)
 
     @property
     def n_waiting(self) -> int:
-        return len(self.requests) - self._n_running
+        return len(self._waiting)
 
-    def running(self) -> Iterator[Request]:
-        return (r for r in self.requests.values() if r.state is State.RUNNING)
+    @property
+    def has_work(self) -> bool:
+        """Whether a step could advance anybody; a held prompt that is computed waits for words."""
+        return any(not request.idle for request in self.requests.values())
 
-    # requests come and go
+    def running(self) -> Iterable[Request]:
+        return self._running.values()
+
+    def tables(self) -> Iterator[BlockTable]:
+        """Every open block table."""
+        return (r.table for r in self._running.values() if r.table is not None)
+
+    # requests come, change and go
 
     def add(self, request: Request, now: float) -> None:
-        self.requests[request.id] = request
-        if self.config.prefix_cache:
-            limit = self._hit_limit(request)
-            match = self.kv.radix.match(request.tenant, request.tokens, limit, now)
-            request.expected_hit = match.n_tokens
+        self.requests[request.id] = self._waiting[request.id] = request
+        self.counters.peak_waiting = max(self.counters.peak_waiting, len(self._waiting))
+        self._look(request, now)
+
+    def _look(self, request: Request, now: float) -> None:
+        limit = self._hit_limit(request)
+        match = self.kv.prefix.match(request.scope, request.tokens, limit, now)
+        request.expected_hit = match.n_tokens
 
     def _hit_limit(self, request: Request) -> int:
         """Tokens that may come from the cache: a row must be left that yields the next one."""
         return request.known - (not request.prefill_only)
+
+    def revise(self, request: Request, keep: int, more: Iterable[int], now: float) -> None:
+        """A held prompt becomes its first `keep` tokens and `more`."""
+        keep = min(keep, request.known)
+        del request.tokens[keep:]
+        request.tokens.extend(more)
+        request.n_prompt = request.known
+        if request.table is None:
+            self._look(request, now)
+            return
+        stands = min(keep, max(0, request.known - 1))
+        if stands < request.computed:
+            request.computed = self.kv.cut(request.table, request.computed, stands)
+
+    def release_hold(self, request: Request) -> None:
+        """A held prompt is final: the next token may be drawn."""
+        request.held = False
+        request.passes = 0
+        if request.table is not None:
+            request.cached_tokens = request.computed
+            self.counters.prompt_tokens += request.n_prompt
+            self.counters.cached_tokens += request.computed
+
+    def cut(self, request: Request, keep: int) -> None:
+        """Forget the tokens from `keep` on and what was computed of them."""
+        if request.table is not None:
+            request.computed = self.kv.cut(request.table, request.computed, keep)
+        del request.tokens[keep:]
 
     def set_deadline(self, request_id: int, deadline_s: float) -> None:
         """The caller's playout moved the deadline; from now on the call counts as speaking."""
@@ -112,15 +179,16 @@ class Scheduler:
         """
         if request.state is State.FINISHED:
             return False
-        self._n_running -= request.state is State.RUNNING
         request.move(State.FINISHED)
         request.finish = reason
-        del self.requests[request.id]
+        for table in (self.requests, self._running, self._waiting):
+            table.pop(request.id, None)
         computed = request.tokens[: request.computed]
         self._close(request, keep)
         cut_short = request.prefill_only and request.remaining > 0
         if keep and computed and request.pin_key is not None and not cut_short:
-            self.kv.radix.pin(request.pin_key, request.tenant, computed, request.pin_ttl_s, now)
+            key, ttl_s = request.pin_key, request.pin_ttl_s
+            self.kv.prefix.pin(key, request.scope, computed, ttl_s, now)
         return True
 
     def _close(self, request: Request, keep: bool) -> None:
@@ -138,16 +206,104 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan:
         """Decide the next step. Changes request states and block tables, runs nothing."""
-        self.kv.radix.expire(now)
-        self._rebase(now)
-        key, urgency = self._policy, self._urgency
-        self._order = sorted(self.requests.values(), key=lambda r: key(r, now, urgency))
-        n_decode = sum(1 for r in self.running() if r.remaining == 1)
-        limit_ms = self.config.idle_step_ms
-        if n_decode:
-            limit_ms = self.budget.limit_ms(self._tightest_slack_s(now))
+        self.kv.pins.expire(now)
+        self._planned, self._order, self._admission, self._blocked = {}, [], None, False
+        survey = self._survey(now)
+        n_decode = len(survey.decode) + sum(1 for r in survey.others if r.remaining == 1)
+        newcomers = self._newcomers(survey, now)
+        limit_ms = self.config.idle_step_ms if not n_decode else self._limit_ms(survey, now)
         self._prefill_left = self.budget.prefill_tokens(limit_ms, n_decode)
-        self._planned, self._blocked = {}, False
+        if self._all_decode(survey, n_decode, newcomers):
+            candidates = survey.others + newcomers
+        else:
+            candidates = survey.decode + survey.others + newcomers
+        self._plan_in_order(candidates, now)
+        self._age()
+        planned, self._planned, self._order = self._planned, {}, []
+        predicted = self.budget.cost.ms(sum(planned.values()))
+        return StepPlan(planned, self.kv.take_copies(), limit_ms, predicted)
+
+    def _survey(self, now: float) -> _Survey:
+        decode: list[Request] = []
+        others: list[Request] = []
+        full: list[Request] = []
+        tightest_s = math.inf
+        soon_s = now + self._urgency.service_s(1)
+        for request in self._running.values():
+            done, table = request.computed, request.table
+            assert table is not None
+            if len(request.tokens) - done == 1 and not (request.held or request.background):
+                decode.append(request)
+                if done >= table.capacity:
+                    full.append(request)
+                if request.deadline_s < soon_s and not request.rebased:
+                    self._rebase(request, now)
+            elif not request.idle:
+                others.append(request)
+                self._rebase(request, now)
+            if request.speaking and request.deadline_s < tightest_s:
+                tightest_s = request.deadline_s
+        return _Survey(decode, others, full, tightest_s)
+
+    def _newcomers(self, survey: _Survey, now: float) -> list[Request]:
+        """The waiting requests, or none if nobody could enter however the order."""
+        for request in self._waiting.values():
+            if not request.rebased:
+                self._rebase(request, now)
+        if self.n_running >= self.config.max_num_seqs:
+            idle = self.n_running - len(survey.decode) - len(survey.others)
+            if not idle and not any(is_spare(request) for request in survey.others):
+                return []
+        return [request for request in self._waiting.values() if not request.idle]
+
+    def _rebase(self, request: Request, now: float) -> None:
+        c = self.config
+        target_s = c.background_target_s if request.background else c.target_s
+        deadline_s = rebased_deadline(request, now, target_s, self._urgency)
+        if deadline_s is not None:
+            request.deadline_s = deadline_s
+            request.rebased = True
+            self.counters.missed_deadlines += 1
+
+    def _limit_ms(self, survey: _Survey, now: float) -> float:
+        """The tightest slack shrinks a step, unless the policy is blind to deadlines."""
+        if survey.tightest_s == math.inf or self.config.scheduling_policy != "deadline":
+            return self.budget.limit_ms(None)
+        return self.budget.limit_ms(survey.tightest_s - now)
+
+    def _all_decode(self, survey: _Survey, n_decode: int, newcomers: list[Request]) -> bool:
+        """Plan every decode row if the step and the pool have room for all; else plan none.
+
+        Room is also left for the prompts of this step, so that whoever is more urgent than some
+        decode row is not kept from its blocks.
+        """
+        kv, others = self.kv, len(survey.others) + len(newcomers)
+        reserve = self.config.min_prefill_tokens if others else 0
+        self._decode_left = max(1, self.budget.most_tokens - reserve)
+        self._crowded = n_decode > self._decode_left
+        if self._crowded:
+            share = self.budget.most_tokens // 4 if others else 0
+            self._prefill_left = max(reserve, share)
+            self._decode_left = max(1, self.budget.most_tokens - self._prefill_left)
+            return False
+        need = len(survey.full)
+        if others:
+            need += kv.blocks_for(self._prefill_left) + others
+        if need > kv.pool.n_free + kv.pool.n_cached:
+            return False
+        self._decode_left -= len(survey.decode)
+        planned = self._planned
+        for request in survey.decode:
+            planned[request.id] = 1
+        for request in survey.full:
+            assert request.table is not None
+            if not kv.grow(request.table, request.computed + 1):
+                del planned[request.id]  # blocks fenced by a step in flight are on their way
+        return True
+
+    def _plan_in_order(self, candidates: list[Request], now: float) -> None:
+        key, urgency = self._policy, self._urgency
+        self._order = sorted(candidates, key=lambda r: key(r, now, urgency))
         preempted_before = self.counters.preemptions
         for request in self._order:
             if request.state is State.RUNNING:
@@ -156,35 +312,31 @@ class Scheduler:
                 self._plan_waiting(request, now)
                 # nobody else enters in a pass that took blocks away: the victim would bounce
             self._blocked |= self.counters.preemptions > preempted_before
-        for request in self._order:
-            request.passes = 0 if request.id in self._planned else request.passes + 1
-        planned, self._planned, self._order = self._planned, {}, []
-        predicted = self.budget.cost.ms(sum(planned.values()))
-        return StepPlan(planned, self.kv.take_copies(), limit_ms, predicted)
+        if self._crowded:  # what the prompts left over
+            self._decode_left += self._prefill_left
+            for request in self._order:
+                left_out = request.state is State.RUNNING and request.id not in self._planned
+                if left_out and request.remaining == 1:
+                    self._plan_running(request)
 
-    def _rebase(self, now: float) -> None:
-        c = self.config
-        for request in self.requests.values():
-            target_s = c.background_target_s if request.background else c.target_s
-            deadline_s = rebased_deadline(request, now, target_s, self._urgency)
-            if deadline_s is not None:
-                request.deadline_s = deadline_s
-                request.rebased = True
-                self.counters.missed_deadlines += 1
-
-    def _tightest_slack_s(self, now: float) -> float | None:
-        slacks = [r.deadline_s - now for r in self.running() if r.speaking]
-        return min(slacks, default=None)
+    def _age(self) -> None:
+        for requests in (self._running, self._waiting):
+            for request in requests.values():
+                if request.id in self._planned:
+                    request.passes = 0
+                else:
+                    request.passes += 1
 
     def _plan_running(self, request: Request) -> None:
         n = request.remaining
-        if n > 1:
-            n = min(n, self._prefill_left)
+        n = min(n, self._prefill_left if n > 1 else self._decode_left)
         if n <= 0 or not self._make_room(request, request.computed + n):
             return
         self._planned[request.id] = n
         if request.remaining > 1:
             self._prefill_left -= n
+        else:
+            self._decode_left -= 1
 
     def _make_room(self, request: Request, n_tokens: int) -> bool:
         """Grow the request's table, taking from those behind it in order if need be."""
@@ -193,79 +345,76 @@ class Scheduler:
         while not self.kv.grow(table, n_tokens):
             if self.kv.could_come(table, n_tokens):
                 return False  # blocks fenced by a step in flight are on their way
-            victim = choose_victim(self._order, request, self._planned)
+            victim = self._victim(request)
             if victim is not None:
                 self._preempt(victim)
             elif self._planned:
                 return False
-            elif not self.kv.radix.lapse_one():
+            elif not self.kv.pins.lapse_one():
                 error = CapacityError("the KV cache is too small for this request even alone")
                 self.failed.append((request, error))
                 return False
         return True
+
+    def _victim(self, request: Request) -> Request | None:
+        """A held prompt that only waits gives way first, then the last behind `request`."""
+        for other in self._running.values():
+            if other is not request and other.idle:
+                return other
+        return choose_victim(self._order, request, self._planned)
 
     def _preempt(self, victim: Request) -> None:
         """Take all its blocks; it starts again from what the prefix cache still has by then."""
         self._close(victim, keep=True)
         victim.expected_hit, victim.computed = victim.computed, 0
         victim.move(State.PREEMPTED)
-        self._n_running -= 1
+        self._waiting[victim.id] = self._running.pop(victim.id)
+        self._admission = None
         self.counters.preemptions += 1
 
     def _plan_waiting(self, request: Request, now: float) -> None:
-        if self._n_running >= self.config.max_batch and not self._displace(request):
+        if self.n_running >= self.config.max_num_seqs and not self._displace(request):
             self._blocked = True
             return
         while not self._admissible(request, now):
+            if self._displace(request):
+                continue
             # only a pin can be in the way of a request that would run alone
-            if self._n_running or not self.kv.radix.lapse_one():
+            if self.n_running or not self.kv.pins.lapse_one():
                 self._blocked = True
-                if not self._n_running and not self.kv.pool.n_fenced:
+                if not self.n_running and not self.kv.pool.n_fenced:
                     error = CapacityError("the KV cache can never hold this request")
                     self.failed.append((request, error))
                 return
         self._blocked = not self._admit(request, now)
 
     def _displace(self, request: Request) -> bool:
-        """A live request may take the slot of a background one that is not planned yet."""
-        if request.background:
+        """A live request may take the place of spare work that is not planned yet."""
+        if is_spare(request):
             return False
-        victim = choose_victim(self._order, request, self._planned)
-        if victim is None or not victim.background:
+        victim = self._victim(request)
+        if victim is None or not is_spare(victim):
             return False
         self._preempt(victim)
         return True
 
     def _admissible(self, request: Request, now: float) -> bool:
         """Whether all admitted requests and this one fit the pool at their worst moment."""
+        if self._admission is None:
+            growth = self.config.admission_growth
+            self._admission = Admission(self.kv, growth, self._running.values())
         limit = self._hit_limit(request)
-        hit: tuple[int, ...] = ()
-        if self.config.prefix_cache:
-            hit = self.kv.radix.match(request.tenant, request.tokens, limit, now).blocks
-        shared = set(self.kv.radix.pinned())
-        shared.update(hit)
-        demands = [Demand(request.known, self._to_come(request), len(hit))]
-        for other in self.running():
-            assert other.table is not None
-            shared.update(other.table.blocks[: other.table.n_shared])
-            demands.append(Demand(other.known, self._to_come(other), other.table.n_shared))
-        return future_peak(len(shared), demands, self.kv.block_size) <= self.kv.pool.n_total
-
-    def _to_come(self, request: Request) -> int:
-        """Tokens the request is expected to add to the known ones, within the model's length."""
-        if request.prefill_only:
-            return 0
-        left = request.max_new - request.n_output
-        return int(left * self.config.admission_growth)
+        hit = self.kv.prefix.match(request.scope, request.tokens, limit, now).blocks
+        return self._admission.fits(request, hit)
 
     def _admit(self, request: Request, now: float) -> bool:
         """Open the table on the cached prefix and plan the first chunk; False leaves no trace."""
         limit = self._hit_limit(request)
         for partial in (True, False):
             table, n_cached = self.kv.open(
-                request.tenant, request.tokens, limit, now, partial=partial
+                request.scope, request.tokens, limit, now, partial=partial
             )
-            n = min(request.known - n_cached, self._prefill_left)
+            n = max(0, min(request.known - request.held - n_cached, self._prefill_left))
             if self.kv.grow(table, n_cached + n):
                 break
             self.kv.close(table, request.tokens, 0, keep=False)
@@ -275,8 +424,10 @@ class Scheduler:
         request.table = table
         request.computed = n_cached
         request.move(State.RUNNING)
-        self._n_running += 1
-        if first:
+        self._running[request.id] = self._waiting.pop(request.id)
+        if self._admission is not None:
+            self._admission.admit(request)
+        if first and not request.held:
             request.cached_tokens = n_cached
             self.counters.prompt_tokens += request.n_prompt
             self.counters.cached_tokens += n_cached

@@ -40,8 +40,8 @@ def measure(
     runner: StepRunner,
     pool: BlockPool,
     *,
-    max_batch: int,
-    max_step_tokens: int,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
     timer: Callable[[], float] = time.perf_counter,
     budget_s: float = 4.0,
 ) -> WarmupReport:
@@ -53,11 +53,11 @@ def measure(
     """
     begun = timer()
     size = runner.block_size
-    longest = min(max_step_tokens, pool.n_free * size, runner.max_model_len - 1)
+    longest = min(max_num_batched_tokens, pool.n_free * size, runner.max_model_len - 1)
     blocks = pool.allocate(pool.n_free)
     decode = {
         n: [_row(1, (block,)) for block in blocks[:n]]
-        for n in _sizes(_DECODE_ROWS, min(max_batch, len(blocks)))
+        for n in _sizes(_DECODE_ROWS, min(max_num_seqs, len(blocks)))
     }
     prefill = {
         n: [_row(n, tuple(blocks[: -(-n // size)]))] for n in _sizes(_PREFILL_TOKENS, longest)

@@ -165,7 +165,7 @@ class EngineSection(_Section):
     threads: int = Field(default=0, ge=0)
     """0: one. A second spins against recognition and voice and loses on two busy cores."""
     kv_mb: int = Field(default=512, ge=16)
-    max_batch: int = Field(default=16, ge=1)
+    max_num_seqs: int = Field(default=16, ge=1)
     max_model_len: int = Field(default=8192, ge=256)
     quant: Literal["int8", "fp32"] = "int8"
 

@@ -141,13 +141,18 @@ class EngineThinker:
         scope: CancelScope,
     ) -> EngineThinking:
         generation = self._engine.submit(
-            prompt.ids, sampling, tenant=tenant, deadline_s=deadline_s, pin_key=f"call:{call}"
+            prompt.ids,
+            sampling,
+            tenant=tenant,
+            call=call,
+            deadline_s=deadline_s,
+            pin_key=f"call:{call}",
         )
         scope.on_cancel(generation.abort)
         return EngineThinking(generation)
 
     def forget(self, call: str) -> None:
-        self._engine.unpin(f"call:{call}")
+        self._engine.forget(call)
 
     async def prepare(self, prefix: Prompt, *, agent: str, tenant: str) -> None:
         await self._engine.prefill(prefix.ids, tenant=tenant, pin_key=f"agent:{agent}")

@@ -190,7 +190,7 @@ class Sim:
         runner=None,
         **options,
     ) -> None:
-        options.setdefault("max_batch", 8)
+        options.setdefault("max_num_seqs", 8)
         options.setdefault("min_prefill_tokens", 4)
         self.config = EngineConfig(Path("fake"), block_size=block_size, **options)
         self.runner = runner or HashRunner(n_blocks, block_size, eos_every=eos_every)
@@ -261,6 +261,6 @@ class Sim:
 
     def all_free(self) -> bool:
         """Whether nothing is held any more; clears the cache to see it."""
-        self.kv.radix.clear()
+        self.kv.prefix.clear()
         self.loop.check()
         return self.kv.pool.n_free == self.kv.pool.n_total

@@ -64,7 +64,7 @@ async def running(**options):
         engine._runner.gate.set()
         await asyncio.to_thread(engine.close)
         engine._loop.check()
-        assert engine._kv.pool.n_held == len(set(engine._kv.radix.pinned()))
+        assert engine._kv.pool.n_held == len(set(engine._kv.pins.blocks()))
         assert engine.stats().integrity_failures_total == 0
 
 
@@ -142,7 +142,7 @@ async def test_a_cancelled_reader_aborts():
 
 async def test_random_cancels_leave_nothing_behind():
     picks = random.Random(4)
-    async with running(n_blocks=60, max_batch=6) as engine:
+    async with running(n_blocks=60, max_num_seqs=6) as engine:
 
         async def caller(n: int) -> None:
             for turn in range(8):

@@ -23,7 +23,7 @@ QUESTIONS = ["What is the capital of France?", "And of Italy?", "Which of them i
 @pytest.fixture(scope="module")
 def engine(smollm2_path: Path) -> Iterator[Engine]:
     threshold = gc.get_threshold()
-    config = EngineConfig(smollm2_path, kv_bytes=64 << 20, threads=1, max_step_tokens=64)
+    config = EngineConfig(smollm2_path, kv_bytes=64 << 20, threads=1, max_num_batched_tokens=64)
     made = Engine.load(config)
     made.warm()
     made.start()

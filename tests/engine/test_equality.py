@@ -73,7 +73,9 @@ def test_cached_chunked_mixed_and_preempted_are_identical(runner, alone, n):
     assert engine.all_free()
 
     for chunk in (1, 5, 16, 23):
-        engine = sim(runner, max_step_tokens=max(chunk, 4), max_batch=4, min_prefill_tokens=chunk)
+        engine = sim(
+            runner, max_num_batched_tokens=max(chunk, 4), max_num_seqs=4, min_prefill_tokens=chunk
+        )
         sinks = [engine.submit(p, N_NEW, sampling=sampling)[1] for p in PROMPTS]
         engine.run()
         assert [sink.tokens for sink in sinks] == alone[n], f"chunks of {chunk}, together"
@@ -94,7 +96,7 @@ def test_a_next_turn_equals_the_same_dialogue_cold(runner):
     for turn in range(4):
         request, sink = engine.submit(context, 9)
         engine.run()
-        cold = sim(runner, prefix_cache=False)
+        cold = sim(runner, prefix_cache="none")
         _, reference = cold.submit(context, 9)
         # a fresh cache over the same storage: run last, so that nothing of `engine` is read after
         if turn == 3:

@@ -4,16 +4,20 @@ import pytest
 
 from engine.errors import InternalError
 from engine.kvcache import KvCache
+from engine.prefix import Scope
 
 pytestmark = pytest.mark.unit
+
+
+A = Scope("a")
 
 
 def cache(n_blocks=8) -> KvCache:
     return KvCache(n_blocks, 4, max_pinned=n_blocks)
 
 
-def fill(kv, tokens, tenant="a"):
-    table, n_cached = kv.open(tenant, tokens, len(tokens), 0.0)
+def fill(kv, tokens, scope=A):
+    table, n_cached = kv.open(scope, tokens, len(tokens), 0.0)
     assert kv.grow(table, len(tokens))
     kv.copied(kv.take_copies())
     kv.close(table, tokens, len(tokens), keep=True)
@@ -23,16 +27,16 @@ def fill(kv, tokens, tenant="a"):
 def test_a_partial_hit_is_a_copy_whose_source_stays_until_it_is_made():
     kv = cache()
     fill(kv, [1, 2, 3, 4, 5, 6])
-    table, n_cached = kv.open("a", [1, 2, 3, 4, 5, 9, 9], 6, 0.0)
+    table, n_cached = kv.open(A, [1, 2, 3, 4, 5, 9, 9], 6, 0.0)
     assert n_cached == 5
     (copy,) = kv._copies
-    kv.radix.evict(8)
+    kv.prefix.evict(8)
     assert kv.pool.is_cached(copy.src), "not evicted before it was copied"
     kv.check([table])
     copies = kv.take_copies()
     assert (copies[0].dst, copies[0].n_rows) == (table.blocks[1], 1)
     kv.copied(copies)
-    kv.radix.evict(8)
+    kv.prefix.evict(8)
     assert not kv.pool.is_cached(copy.src)
     kv.close(table, [1, 2, 3, 4, 5], 5, keep=True)
     kv.check([])
@@ -41,17 +45,17 @@ def test_a_partial_hit_is_a_copy_whose_source_stays_until_it_is_made():
 def test_a_table_closed_before_its_copy_takes_the_copy_back():
     kv = cache()
     fill(kv, [1, 2, 3, 4, 5, 6])
-    table, _ = kv.open("a", [1, 2, 3, 4, 5, 9, 9], 6, 0.0)
+    table, _ = kv.open(A, [1, 2, 3, 4, 5, 9, 9], 6, 0.0)
     kv.close(table, [1, 2, 3, 4, 5, 9, 9], 5, keep=True)
     assert kv.take_copies() == ()
     assert kv.pool.n_held == 0
     kv.check([])
-    assert kv.radix.match("a", [1, 2, 3, 4, 5, 9], 6, 0.0).n_tokens == 5, "nothing false was cached"
+    assert kv.prefix.match(A, [1, 2, 3, 4, 5, 9], 6, 0.0).n_tokens == 5, "nothing false was cached"
 
 
 def test_closing_twice_releases_once():
     kv = cache()
-    table, _ = kv.open("a", [1] * 6, 5, 0.0)
+    table, _ = kv.open(A, [1] * 6, 5, 0.0)
     assert kv.grow(table, 6)
     kv.close(table, [1] * 6, 6, keep=False)
     kv.close(table, [1] * 6, 6, keep=True)
@@ -61,9 +65,9 @@ def test_closing_twice_releases_once():
 def test_growing_evicts_what_nobody_holds_and_nothing_else():
     kv = cache(4)
     fill(kv, [1, 1, 1, 1, 2, 2, 2, 2])
-    holder, n_cached = kv.open("a", [1, 1, 1, 1, 9], 4, 0.0)
+    holder, n_cached = kv.open(A, [1, 1, 1, 1, 9], 4, 0.0)
     assert n_cached == 4
-    table, _ = kv.open("a", [7] * 12, 11, 0.0)
+    table, _ = kv.open(A, [7] * 12, 11, 0.0)
     assert not kv.grow(table, 16), "one of the four is held"
     assert kv.pool.n_cached == 1, "a refusal evicts nothing"
     assert kv.grow(table, 12)
@@ -75,11 +79,11 @@ def test_growing_evicts_what_nobody_holds_and_nothing_else():
 
 def test_blocks_fenced_by_a_step_count_as_coming():
     kv = cache(4)
-    first, _ = kv.open("a", [7] * 12, 11, 0.0)
+    first, _ = kv.open(A, [7] * 12, 11, 0.0)
     assert kv.grow(first, 12)
     step = kv.pool.launch()
     kv.close(first, [7] * 12, 0, keep=False)
-    second, _ = kv.open("a", [8] * 12, 11, 0.0)
+    second, _ = kv.open(A, [8] * 12, 11, 0.0)
     assert not kv.grow(second, 12)
     assert kv.could_come(second, 12)
     kv.pool.retire(step)
@@ -89,7 +93,7 @@ def test_blocks_fenced_by_a_step_count_as_coming():
 def test_two_who_compute_the_same_end_up_sharing():
     kv = cache()
     tokens = [1, 2, 3, 4, 5]
-    tables = [kv.open("a", tokens, 4, 0.0)[0] for _ in range(2)]
+    tables = [kv.open(A, tokens, 4, 0.0)[0] for _ in range(2)]
     for table in tables:
         assert kv.grow(table, 5)
     for table in tables:

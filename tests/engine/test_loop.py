@@ -32,7 +32,7 @@ def test_cold_output_is_the_reference(n):
 
 @pytest.mark.parametrize("per_step", [1, 2, 3, 4, 5, 7, 16, 100])
 def test_chunked_at_any_size_gives_the_same_text(per_step):
-    sim = Sim(max_step_tokens=per_step, max_batch=1, min_prefill_tokens=1)
+    sim = Sim(max_num_batched_tokens=per_step, max_num_seqs=1, min_prefill_tokens=1)
     _, sink = sim.submit(prompt_of(41), 9)
     sim.run()
     assert max(len(row.token_ids) for rows in sim.runner.batches for row in rows) <= per_step
@@ -136,7 +136,7 @@ def test_preempted_and_resumed_gives_the_same_text():
 
 
 def test_without_a_prefix_cache_nothing_is_kept():
-    sim = Sim(prefix_cache=False)
+    sim = Sim(prefix_cache="none")
     for _ in range(2):
         _, sink = sim.submit(prompt_of(20), 4)
         sim.run()
@@ -158,14 +158,14 @@ def test_prefill_pins_a_prefix_that_eviction_leaves_alone():
     for i in range(6):  # far more than the pool holds
         sim.submit(prompt_of(30, salt=i + 1), 4)
         sim.run()
-    assert sim.kv.radix.n_evicted > 0
+    assert sim.kv.prefix.n_evicted > 0
     _, sink = sim.submit([*prefix, 3, 4], 4)
     sim.run()
     assert sink.cached == 18
     sim.loop.post_unpin("agent")
-    assert sim.kv.radix.n_pinned == 5
+    assert sim.kv.pins.n_blocks == 5
     sim.step()
-    assert sim.kv.radix.n_pinned == 0
+    assert sim.kv.pins.n_blocks == 0
 
 
 def test_prefill_of_what_is_cached_runs_no_row():
@@ -177,17 +177,17 @@ def test_prefill_of_what_is_cached_runs_no_row():
     sim.run()
     assert sink.finish is FinishReason.STOP
     assert sim.runner.batches == []
-    assert sim.kv.radix.n_pinned == 3
+    assert sim.kv.pins.n_blocks == 3
 
 
 def test_an_aborted_prefill_pins_nothing():
-    sim = Sim(max_step_tokens=8)
+    sim = Sim(max_num_batched_tokens=8)
     request, sink = sim.submit(prompt_of(40), prefill_only=True, pin_key="k")
     sim.step()
     sim.loop.post_abort(request.id)
     sim.step()
     assert sink.finish is FinishReason.ABORTED
-    assert sim.kv.radix.n_pinned == 0
+    assert sim.kv.pins.n_blocks == 0
 
 
 def test_a_call_pins_its_context_between_turns():
@@ -209,7 +209,7 @@ def test_a_call_pins_its_context_between_turns():
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 6])
 def test_abort_in_each_state_frees_in_one_step(steps):
-    sim = Sim(max_step_tokens=16)
+    sim = Sim(max_num_batched_tokens=16)
     request, sink = sim.submit(prompt_of(40), 50)
     for _ in range(steps):
         sim.step()
@@ -254,7 +254,7 @@ def test_one_requests_bad_token_ends_that_request_only():
 
 
 def test_a_failed_forward_ends_the_running_and_the_engine_lives_on():
-    sim = Sim(max_batch=2)
+    sim = Sim(max_num_seqs=2)
     first = [sim.submit(prompt_of(10, salt=i), 20)[1] for i in range(3)]
     sim.step()
     sim.runner.fail_next = RuntimeError("device lost")
@@ -305,7 +305,7 @@ def test_one_wakeup_per_step_however_many_requests():
 
 
 def test_arrivals_do_not_stop_those_who_speak():
-    sim = Sim(n_blocks=400, max_batch=28, max_step_tokens=64, cost=CostModel(2.0, 0.5))
+    sim = Sim(n_blocks=400, max_num_seqs=28, max_num_batched_tokens=64, cost=CostModel(2.0, 0.5))
     speakers = [sim.submit(prompt_of(6, salt=i), 60)[0] for i in range(8)]
     while any(request.remaining != 1 for request in speakers):
         sim.step()
@@ -326,7 +326,7 @@ def test_arrivals_do_not_stop_those_who_speak():
 
 
 def test_the_step_shrinks_to_the_tightest_slack():
-    sim = Sim(n_blocks=100, max_step_tokens=300, cost=CostModel(2.0, 0.5), max_step_ms=80.0)
+    sim = Sim(n_blocks=100, max_num_batched_tokens=300, cost=CostModel(2.0, 0.5), max_step_ms=80.0)
     speaker, _ = sim.submit(prompt_of(6), 60)
     sim.step()
     sim.step()
@@ -342,7 +342,7 @@ def test_the_step_shrinks_to_the_tightest_slack():
 
 
 def test_a_step_may_be_longer_while_nobody_decodes():
-    options = {"max_step_ms": 40.0, "idle_step_ms": 90.0, "max_step_tokens": 300}
+    options = {"max_step_ms": 40.0, "idle_step_ms": 90.0, "max_num_batched_tokens": 300}
     sim = Sim(n_blocks=200, cost=CostModel(2.0, 0.5), **options)
     sim.submit(prompt_of(300), 2)
     sim.step()
@@ -356,7 +356,7 @@ def test_a_step_may_be_longer_while_nobody_decodes():
 
 
 def test_live_displaces_background_and_background_comes_back():
-    sim = Sim(max_batch=2)
+    sim = Sim(max_num_seqs=2)
     background = [sim.submit(prompt_of(8, salt=i), 40, background=True) for i in range(2)]
     for _ in range(4):
         sim.step()
@@ -370,7 +370,7 @@ def test_live_displaces_background_and_background_comes_back():
 
 
 def test_background_is_not_starved_by_endless_live_work():
-    sim = Sim(max_batch=1, promote_passes=30)
+    sim = Sim(max_num_seqs=1, promote_passes=30)
     _, background = sim.submit(prompt_of(8), 3, background=True, deadline_in_s=30.0)
     sim.submit(prompt_of(8, salt=1), 3)
     for n in range(3000):
@@ -383,7 +383,7 @@ def test_background_is_not_starved_by_endless_live_work():
 
 
 def test_a_missed_deadline_is_rebased_once():
-    sim = Sim(max_batch=1, step_s=0.5)
+    sim = Sim(max_num_seqs=1, step_s=0.5)
     _request, _ = sim.submit(prompt_of(8), 20, deadline_in_s=0.1)
     for _ in range(8):
         sim.step()
@@ -405,11 +405,11 @@ def test_a_pin_gives_way_to_a_request_that_could_not_run_otherwise():
     sim = Sim(n_blocks=16)
     sim.submit(prompt_of(30), prefill_only=True, pin_key="idle")
     sim.run()
-    assert sim.kv.radix.n_pinned == 8
+    assert sim.kv.pins.n_blocks == 8
     _, sink = sim.submit(prompt_of(40, salt=1), 20)
     sim.run()
     assert sink.tokens == expected(prompt_of(40, salt=1), 20)
-    assert sim.kv.radix.n_pins_lapsed == 1
+    assert sim.kv.pins.n_lapsed == 1
 
 
 # any interleaving
@@ -431,11 +431,11 @@ def test_any_interleaving_keeps_the_blocks_and_the_text(todo, n_blocks, growth, 
     sim = Sim(
         n_blocks,
         admission_growth=growth,
-        max_step_tokens=max(chunk, 4),
+        max_num_batched_tokens=max(chunk, 4),
         min_prefill_tokens=chunk,
-        max_batch=4,
+        max_num_seqs=4,
         eos_every=11,
-        policy=policy,
+        scheduling_policy=policy,
         promote_passes=20,
     )
     longest = n_blocks * sim.config.block_size
@@ -466,7 +466,7 @@ def test_any_interleaving_keeps_the_blocks_and_the_text(todo, n_blocks, growth, 
         elif what == 6:
             sim.loop.post_unpin(f"p{pick % 3}")
         elif what == 7:
-            sim.kv.radix.evict(1 + pick % 4)
+            sim.kv.prefix.evict(1 + pick % 4)
         else:
             for _ in range(1 + pick % 6):
                 sim.step()

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from engine.blocks import BlockPool
 from engine.errors import InternalError
-from engine.radix import RadixCache, common_prefix
+from engine.pins import Pins
+from engine.prefix import Scope, common_prefix
+from engine.radix import RadixCache
 
 pytestmark = pytest.mark.unit
 
@@ -20,14 +22,15 @@ class Tree:
 
     def __init__(self, n_blocks: int = 32, max_pinned: int = 16) -> None:
         self.pool = BlockPool(n_blocks)
-        self.cache = RadixCache(self.pool, SIZE, max_pinned)
+        self.pins = Pins(self.pool, max_pinned)
+        self.cache = RadixCache(self.pins, SIZE)
 
-    def put(self, tokens, tenant="a"):
+    def put(self, tokens, tenant="a", call=None):
         """Compute `tokens` as a request would, and let go of them."""
-        node, blocks = self.cache.root(tenant), []
+        node, blocks = None, []
         for at in range(0, len(tokens), SIZE):
             (own,) = self.pool.allocate(1)
-            node = self.cache.insert(node, tokens[at : at + SIZE], own)
+            node = self.cache.insert(Scope(tenant, call), node, tokens[at : at + SIZE], own)
             if node.block != own:
                 self.pool.retain([node.block])
                 self.pool.release([own])
@@ -36,9 +39,12 @@ class Tree:
         self.check()
         return blocks
 
-    def hit(self, tokens, limit=None, tenant="a", now=0.0):
+    def hit(self, tokens, limit=None, tenant="a", call=None, now=0.0):
         limit = len(tokens) if limit is None else limit
-        return self.cache.match(tenant, tokens, limit, now)
+        return self.cache.match(Scope(tenant, call), tokens, limit, now)
+
+    def pin(self, key, tokens, ttl_s, now, tenant="a", call=None):
+        return self.cache.pin(key, Scope(tenant, call), tokens, ttl_s, now)
 
     def check(self):
         self.pool.check()
@@ -49,7 +55,7 @@ def test_whole_blocks_match_in_order():
     tree = Tree()
     blocks = tree.put(list(range(12)))
     match = tree.hit([*range(8), 99, 98, 97, 96])
-    assert match.blocks == tuple(blocks[:2])
+    assert match.blocks == blocks[:2]
     assert match.partial is None
     assert match.n_tokens == 8
 
@@ -78,8 +84,8 @@ def test_tenants_never_share():
     tree.put(list(range(8)), tenant="a")
     assert tree.hit(list(range(8)), tenant="b").n_tokens == 0
     other = tree.put(list(range(8)), tenant="b")
-    assert tree.hit(list(range(8)), tenant="b").blocks == tuple(other)
-    assert tree.hit(list(range(8)), tenant="a").blocks != tuple(other)
+    assert tree.hit(list(range(8)), tenant="b").blocks == other
+    assert tree.hit(list(range(8)), tenant="a").blocks != other
 
 
 def test_the_same_tokens_are_stored_once():
@@ -145,23 +151,23 @@ def test_held_blocks_are_not_evicted():
 def test_pins_keep_until_unpinned():
     tree = Tree()
     tree.put(list(range(8)))
-    assert tree.cache.pin("k", "a", list(range(8)), math.inf, 0.0) == 8
+    assert tree.pin("k", list(range(8)), math.inf, 0.0) == 8
     assert tree.cache.evict(9) == 0
-    assert tree.cache.n_pinned == 2
-    assert tree.cache.unpin("k")
-    assert not tree.cache.unpin("k")
+    assert tree.pins.n_blocks == 2
+    assert tree.pins.remove("k")
+    assert not tree.pins.remove("k")
     assert tree.cache.evict(9) == 2
 
 
 def test_a_pin_expires_unless_used():
     tree = Tree()
     tree.put(list(range(6)))
-    tree.cache.pin("k", "a", list(range(6)), 10.0, 0.0)
+    tree.pin("k", list(range(6)), 10.0, 0.0)
     tree.hit(list(range(6)), now=8.0)
-    tree.cache.expire(15.0)
-    assert tree.cache.n_pinned == 2
-    tree.cache.expire(18.5)
-    assert tree.cache.n_pinned == 0
+    tree.pins.expire(15.0)
+    assert tree.pins.n_blocks == 2
+    tree.pins.expire(18.5)
+    assert tree.pins.n_blocks == 0
     tree.check()
 
 
@@ -169,9 +175,9 @@ def test_repinning_moves_the_pin():
     tree = Tree()
     tree.put([1, 1, 1, 1, 2, 2])
     tree.put([1, 1, 1, 1, 3, 3])
-    tree.cache.pin("k", "a", [1, 1, 1, 1, 2, 2], 10.0, 0.0)
-    tree.cache.pin("k", "a", [1, 1, 1, 1, 3, 3], 10.0, 0.0)
-    assert tree.cache.n_pinned == 2
+    tree.pin("k", [1, 1, 1, 1, 2, 2], 10.0, 0.0)
+    tree.pin("k", [1, 1, 1, 1, 3, 3], 10.0, 0.0)
+    assert tree.pins.n_blocks == 2
     assert tree.cache.evict(9) == 1
     assert tree.hit([1, 1, 1, 1, 3, 3]).n_tokens == 6
 
@@ -180,11 +186,11 @@ def test_over_budget_the_longest_idle_call_lapses_and_the_agent_stays():
     tree = Tree(max_pinned=3)
     for n in range(4):
         tree.put([n] * 4)
-    tree.cache.pin("agent", "a", [0] * 4, math.inf, 0.0)
-    tree.cache.pin("call1", "a", [1] * 4, 100.0, 1.0)
-    tree.cache.pin("call2", "a", [2] * 4, 100.0, 2.0)
-    tree.cache.pin("call3", "a", [3] * 4, 100.0, 3.0)
-    assert tree.cache.n_pins_lapsed == 1
+    tree.pin("agent", [0] * 4, math.inf, 0.0)
+    tree.pin("call1", [1] * 4, 100.0, 1.0)
+    tree.pin("call2", [2] * 4, 100.0, 2.0)
+    tree.pin("call3", [3] * 4, 100.0, 3.0)
+    assert tree.pins.n_lapsed == 1
     assert tree.cache.evict(9) == 1
     assert tree.hit([1] * 4).n_tokens == 0
     assert tree.hit([0] * 4).n_tokens == 4
@@ -193,8 +199,8 @@ def test_over_budget_the_longest_idle_call_lapses_and_the_agent_stays():
 def test_a_pin_larger_than_the_budget_is_refused():
     tree = Tree(max_pinned=1)
     tree.put(list(range(8)))
-    assert tree.cache.pin("k", "a", list(range(8)), 10.0, 0.0) == 0
-    assert tree.cache.n_pinned == 0
+    assert tree.pin("k", list(range(8)), 10.0, 0.0) == 0
+    assert tree.pins.n_blocks == 0
     tree.check()
 
 
@@ -236,13 +242,13 @@ def test_a_match_is_always_the_longest_known_prefix(calls):
             if not evicted:
                 assert match.n_tokens == best
         elif what == 3:
-            pinned = set(tree.cache.pinned())
+            pinned = set(tree.pins.blocks())
             evicted |= tree.cache.evict(n) > 0
             assert all(tree.pool.is_cached(block) for block in pinned)
         else:
-            tree.cache.pin(f"{tenant}{n}", tenant, seq, 5.0, float(now))
-            assert tree.cache.n_pinned <= 12
-        tree.cache.expire(float(now))
+            tree.pin(f"{tenant}{n}", seq, 5.0, float(now), tenant)
+            assert tree.pins.n_blocks <= 12
+        tree.pins.expire(float(now))
         tree.check()
     tree.cache.clear()
     assert tree.pool.n_free == tree.pool.n_total

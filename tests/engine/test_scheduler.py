@@ -59,7 +59,7 @@ class Caller:
 
 
 def world(cost: CostModel, **options) -> Sim:
-    options = {"max_batch": 32, "min_prefill_tokens": 16, **options}
+    options = {"max_num_seqs": 32, "min_prefill_tokens": 16, **options}
     runner = TimedRunner(2000, 16, max_model_len=2000)
     sim = Sim(2000, block_size=16, runner=runner, cost=cost, step_s=0.0, **options)
     runner.clock, runner.cost, runner.keep_batches = sim.clock, cost, False
@@ -131,7 +131,7 @@ def test_the_urgent_newcomer_goes_before_the_long_prompt_that_came_first():
 
 
 def test_first_come_first_served_makes_the_newcomer_wait():
-    sim = world(CPU, policy="fcfs")
+    sim = world(CPU, scheduling_policy="fcfs")
     long_one = call(sim, 1200, 1, 2)
     sim.step(check=False)
     urgent = call(sim, 40, 2, 2)
@@ -141,7 +141,7 @@ def test_first_come_first_served_makes_the_newcomer_wait():
 
 def test_whoever_waits_is_served_within_a_bound():
     """More live work than fits, for a long time: the oldest still gets through."""
-    sim = world(CPU, max_batch=4)
+    sim = world(CPU, max_num_seqs=4)
     callers = []
     for n in range(120):
         callers.append(call(sim, 20 + n % 60, n, 6))
@@ -174,12 +174,12 @@ def test_a_pin_gives_way_to_a_running_request_that_nothing_else_can_help():
     _, sink = sim.submit([1, 2, 3, 4], 50)
     sim.run()
     assert sink.tokens == expected([1, 2, 3, 4], 50)
-    assert sim.kv.radix.n_pins_lapsed == 1
+    assert sim.kv.pins.n_lapsed == 1
     assert sim.scheduler.counters.preemptions == 0
 
 
 def test_nobody_is_preempted_for_blocks_that_are_on_their_way():
-    sim = Sim(n_blocks=12, admission_growth=0.0, max_batch=3, prefix_cache=False)
+    sim = Sim(n_blocks=12, admission_growth=0.0, max_num_seqs=3, prefix_cache="none")
     for n in range(3):
         sim.submit([10 + n] * 15, 20)
     for _ in range(2):

@@ -26,7 +26,9 @@ class TimedRunner(HashRunner):
 def test_finds_the_cost_of_a_step_and_gives_the_blocks_back():
     runner = TimedRunner(64, 4, max_model_len=300)
     pool = BlockPool(64)
-    report = measure(runner, pool, max_batch=8, max_step_tokens=128, timer=lambda: runner.time_s)
+    report = measure(
+        runner, pool, max_num_seqs=8, max_num_batched_tokens=128, timer=lambda: runner.time_s
+    )
     assert report.cost.base_ms == pytest.approx(10.0)
     assert report.cost.per_token_ms == pytest.approx(0.25)
     assert [n for n, _ in report.decode_ms] == [1, 2, 4, 8]
@@ -42,7 +44,11 @@ def test_finds_the_cost_of_a_step_and_gives_the_blocks_back():
 def test_works_with_next_to_no_room():
     runner = TimedRunner(1, 4, max_model_len=9)
     report = measure(
-        runner, BlockPool(1), max_batch=8, max_step_tokens=128, timer=lambda: runner.time_s
+        runner,
+        BlockPool(1),
+        max_num_seqs=8,
+        max_num_batched_tokens=128,
+        timer=lambda: runner.time_s,
     )
     assert [n for n, _ in report.decode_ms] == [1]
     assert [n for n, _ in report.prefill_ms] == [4]
@@ -61,7 +67,7 @@ def test_freeze_leaves_the_collector_working():
 
 def test_an_engine_plans_with_what_it_measured():
     threshold = gc.get_threshold()
-    engine = build(start=False, max_step_tokens=64)
+    engine = build(start=False, max_num_batched_tokens=64)
     ran_on = set()
     run = engine._runner.run
     engine._runner.run = lambda rows: ran_on.add(threading.current_thread().name) or run(rows)

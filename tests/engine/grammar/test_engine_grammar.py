@@ -44,7 +44,7 @@ def grammar_of(i: int) -> str:
 async def test_rows_never_mix_masks_whatever_happens_around_them() -> None:
     """24 grammars at once on few blocks: preemptions, aborts, rows without a grammar between."""
     rng = random.Random(3)
-    async with running(n_blocks=48, max_batch=8, admission_growth=0.2) as (engine, runner):
+    async with running(n_blocks=48, max_num_seqs=8, admission_growth=0.2) as (engine, runner):
         runner.pause_s = 0.0005
 
         async def one(i: int) -> bool:
