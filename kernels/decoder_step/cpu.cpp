@@ -74,19 +74,16 @@ struct Decoder {
   Decoder(const Model& m, int n_threads) : model(m), pool(n_threads) {}
   Model model;
   Pool pool;
-  Buffer<float> normed, qkv, mixed, gated, scale;
+  Buffer<float> normed, qkv, mixed, gated, scale, totals;
   Buffer<int8_t> codes;
   Buffer<int32_t> sums;
-  std::vector<Buffer<float>> scores;
 
   Rounded rounded(const float* x, int n, int n_in, int64_t stride) {
     const int groups = n_in / linear_group::GROUP;
     const Rounded r{codes.take(int64_t(n) * n_in), scale.take(int64_t(n) * groups),
-                    sums.take(int64_t(n) * groups)};
+                    sums.take(int64_t(n) * groups), totals.take(int64_t(n) * groups)};
     pool.run(n, 4, [&](int first, int last) {
-      for (int i = first; i < last; ++i)
-        linear_group::round_row(x + i * stride, n_in, r.codes + int64_t(i) * n_in,
-                                r.scale + int64_t(i) * groups, r.sum + int64_t(i) * groups);
+      for (int i = first; i < last; ++i) linear_group::round_row(x + i * stride, n_in, i, r);
     });
     return r;
   }
@@ -222,13 +219,11 @@ int64_t linear_group_bytes(const Weight* w) {
 void linear_group_run(const Weight* w, const float* x, int32_t n, const float* bias, float* y) {
   const int groups = linear_group::n_groups(*w);
   thread_local Buffer<int8_t> codes;
-  thread_local Buffer<float> scale;
+  thread_local Buffer<float> scale, totals;
   thread_local Buffer<int32_t> sums;
   const Rounded r{codes.take(int64_t(n) * w->n_in), scale.take(int64_t(n) * groups),
-                  sums.take(int64_t(n) * groups)};
-  for (int i = 0; i < n; ++i)
-    linear_group::round_row(x + int64_t(i) * w->n_in, w->n_in, r.codes + int64_t(i) * w->n_in,
-                            r.scale + int64_t(i) * groups, r.sum + int64_t(i) * groups);
+                  sums.take(int64_t(n) * groups), totals.take(int64_t(n) * groups)};
+  for (int i = 0; i < n; ++i) linear_group::round_row(x + int64_t(i) * w->n_in, w->n_in, i, r);
   linear_group::run(*w, 0, linear_group::n_tiles(*w), r, n, bias, Into::store, y, w->n_out);
 }
 
