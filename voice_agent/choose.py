@@ -30,9 +30,10 @@ CYCLE_S = 12.0
 """Caller's turn and reply together."""
 PASSES_PER_TURN = 3.0
 """Recogniser passes: the final and at most 2.5 partials, most of them shorter."""
-STEP_MS_PER_LAYER = 0.4
-"""Norms, rotary positions, attention over a short context and the calls themselves: 0.4 to 0.6 ms a
-layer seen on two busy Zen cores."""
+LAYER_MS = 0.4
+NATIVE_LAYER_MS = 0.03
+"""Norms, rotary positions, attention over a short context and the calls themselves, a layer of a
+step: 0.4 to 0.6 ms in PyTorch on two busy Zen cores, 0.02 to 0.03 in the native step."""
 MAX_LOAD = 0.85
 _FULL = 0.98
 MAX_VOICE_RTF = 0.5
@@ -77,7 +78,8 @@ class VoiceSpeed:
 @dataclass(frozen=True, slots=True)
 class Speeds:
     """What was measured here. decode_gb_s: int8 weights read per second by one-row products;
-    prefill_gflops: of 128-row products. stt_ms: final transcript of a 3 s utterance, by model."""
+    prefill_gflops: of 128-row products. stt_ms: final transcript of a 3 s utterance, by model.
+    layer_ms: what a step costs beside its products, a layer."""
 
     device: str
     cores: int
@@ -85,6 +87,7 @@ class Speeds:
     prefill_gflops: float
     stt_ms: Mapping[str, float]
     voice: Mapping[str, VoiceSpeed]
+    layer_ms: float = LAYER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ class Choice:
 
 def predict(speeds: Speeds, llm: LlmSpec, stt: str, voice: str, calls: int) -> Prediction:
     """Voice-to-voice of one combination. An unmeasured recogniser or voice counts as infinite."""
-    step_ms = llm.params / (speeds.decode_gb_s * 1e6) + STEP_MS_PER_LAYER * llm.layers
+    step_ms = llm.params / (speeds.decode_gb_s * 1e6) + speeds.layer_ms * llm.layers
     prefill_ms = 2.0 * llm.body_params * PROMPT_TOKENS / (speeds.prefill_gflops * 1e6)
     stt_ms = _final_ms(speeds, stt)
     tts = speeds.voice.get(voice, VoiceSpeed(float("inf"), float("inf")))

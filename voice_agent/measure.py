@@ -8,11 +8,12 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from voice_agent.choose import Speeds, VoiceSpeed
+from voice_agent.choose import LAYER_MS, NATIVE_LAYER_MS, Speeds, VoiceSpeed
 from voice_agent.clock import MonotonicClock
 from voice_agent.errors import VoiceAgentError
 from voice_agent.machine import Machine
@@ -22,7 +23,7 @@ from voice_agent.types import OUT_RATE, Pcm16, PcmF32
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 SENTENCE = "Could you tell me when the next train leaves?"
 SHORT = "Sure, of course."
 SAMPLE_S = 3.0
@@ -56,7 +57,8 @@ def measure(
     if known is None:
         stage("linear layers")
         decode, prefill = linear_speed(device, threads)
-        known = Speeds(device, machine.cores, decode, prefill, {}, {})
+        layer_ms = NATIVE_LAYER_MS if device == "cpu" and native_kernels() else LAYER_MS
+        known = Speeds(device, machine.cores, decode, prefill, {}, {}, layer_ms)
     voices = dict(known.voice)
     sample: Pcm16 | None = None
     for name in ("piper-joe", "kokoro-int8"):
@@ -75,7 +77,7 @@ def measure(
     for name in unheard:
         stage(name)
         stts[name] = asyncio.run(_stt_ms(store, name, _utterance(sample)))
-    speeds = Speeds(device, machine.cores, known.decode_gb_s, known.prefill_gflops, stts, voices)
+    speeds = replace(known, stt_ms=stts, voice=voices)
     if speeds != known or again or not path.exists():
         if busy > MAX_FOREIGN_LOAD:
             log.warning("other programs keep this machine busy: the speeds are not kept")
@@ -91,11 +93,22 @@ def foreign_load() -> float:
     return float(psutil.cpu_percent(interval=0.25)) / 100.0
 
 
+def native_kernels() -> bool:
+    """Whether the engine's native CPU kernels can be used here; builds them the first time."""
+    from kernels.build import NativeUnavailable, library
+
+    try:
+        library()
+    except NativeUnavailable:
+        return False
+    return True
+
+
 def linear_speed(device: str, threads: int) -> tuple[float, float]:
     """(GB/s of weights read by one-row products, GFLOP/s of 128-row products).
 
-    CPU: int8 products with per-tensor activation scale (fbgemm); GPU: bf16, counted as int8 bytes
-    so that the figures mean the same to `predict`.
+    A weight counts as one byte whatever it is kept in, so that the figures mean the same to
+    `predict`. CPU: the engine's native kernels on 5-bit codes, or fbgemm's int8; GPU: bf16.
     """
     import torch
 
@@ -108,7 +121,7 @@ def linear_speed(device: str, threads: int) -> tuple[float, float]:
         for n_threads in sorted({1, threads}):
             torch.set_num_threads(n_threads)
             if device == "cpu":
-                products = [_int8_product(k, n) for k, n in shapes]
+                products = [_cpu_product(k, n) for k, n in shapes]
             else:
                 products = [_gpu_product(k, n, device) for k, n in shapes]
             one = min(one, _best_s(products, 1, device))
@@ -177,6 +190,7 @@ def read_speeds(path: Path) -> Speeds | None:
             prefill_gflops=float(body["prefill_gflops"]),
             stt_ms={str(k): float(v) for k, v in body["stt_ms"].items()},
             voice={str(k): VoiceSpeed(*map(float, v)) for k, v in body["voice"].items()},
+            layer_ms=float(body["layer_ms"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -190,6 +204,7 @@ def write_speeds(path: Path, speeds: Speeds) -> None:
         "cores": speeds.cores,
         "decode_gb_s": speeds.decode_gb_s,
         "prefill_gflops": speeds.prefill_gflops,
+        "layer_ms": speeds.layer_ms,
         "stt_ms": dict(speeds.stt_ms),
         "voice": {k: [v.first_ms, v.rtf] for k, v in speeds.voice.items()},
     }
@@ -202,14 +217,20 @@ def write_speeds(path: Path, speeds: Speeds) -> None:
         log.warning("measured speeds are not kept: %s", e)
 
 
-def _int8_product(k: int, n: int) -> Callable[[int], object]:
+def _cpu_product(k: int, n: int) -> Callable[[int], object]:
     import torch
 
+    rows = {1: torch.randn(1, k), 128: torch.randn(128, k)}
+    if native_kernels():
+        from kernels.linear_group.cpu import PackedLinear
+        from kernels.linear_group.spec import quantise
+
+        linear = PackedLinear(quantise(torch.randn(n, k) * 0.05, bits=5))
+        return lambda m: linear(rows[m])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the packed form has no other door yet
         weight = torch.quantize_per_tensor(torch.randn(n, k) * 0.05, 0.01, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(weight, None)
-    rows = {1: torch.randn(1, k), 128: torch.randn(128, k)}
     return lambda m: torch.ops.quantized.linear_dynamic(rows[m], packed)
 
 
