@@ -54,7 +54,6 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.n_vocab = tokenizer.vocab_size
-        self.special = frozenset(tokenizer.special)
         self._tokenizer = LLTokenizer(
             _Vocabulary(tokenizer),  # type: ignore[arg-type]  # what it needs of a TokenizerWrapper
             n_vocab=self.n_vocab,

@@ -7,13 +7,16 @@ A model whose template rewrites earlier messages is refused, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from engine.errors import ModelError
+from engine.text.prompt import prompt_ids
 from engine.text.template import ChatTemplate, Message
 from engine.text.tokenizer import Tokenizer
+from engine.text.tools import knows_tools
 
 _MARK = "\x02{}\x03"
 """Content no template contains."""
@@ -50,6 +53,8 @@ class ChatFormat:
         self._close = self._segment(_Frame("", self._assistant.after), "")
         for dialogue in _DIALOGUES:
             self._verify(dialogue)
+        self.knows_tools = knows_tools(template)
+        """Whether the template itself writes tools, as `engine.text.tools` reads their calls."""
 
     def system(self, text: str) -> list[int]:
         """The instructions; opens a dialogue (with the beginning-of-text token if there is one)."""
@@ -78,6 +83,16 @@ class ChatFormat:
             else:
                 ids += self._open + self._tokenizer.encode(content) + self._close
         return ids
+
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        """Ids of any dialogue by the whole template, up to where the answer begins.
+
+        messages: `role` and `content`, with `tool_calls` and the role `tool` as templates know
+        them. tools: as in OpenAI's requests. Raises UsageError if the template refuses them.
+        """
+        return prompt_ids(self._tokenizer, self._template, messages, tools, self.knows_tools)
 
     def _segment(self, frame: _Frame, content: str) -> list[int]:
         """Ids of a framed content: special tokens are read in the frame, never in the content.

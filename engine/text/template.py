@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -31,9 +31,21 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], *, open_answer: bool = False) -> str:
         """The dialogue as text; open_answer adds what precedes an answer. ModelError if refused."""
+        full = [{"role": role, "content": content} for role, content in messages]
+        return self.write(full, open_answer=open_answer)
+
+    def write(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        open_answer: bool = False,
+    ) -> str:
+        """The same for messages as templates know them: `role`, `content`, `tool_calls`."""
         try:
             return self._template.render(
-                messages=[{"role": role, "content": content} for role, content in messages],
+                messages=list(messages),
+                tools=list(tools) or None,
                 add_generation_prompt=open_answer,
                 **self._tokens,
             )

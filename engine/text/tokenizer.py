@@ -19,6 +19,8 @@ _WORDS = (
 )
 _RULES = {"qwen2": _WORDS.replace("@", ""), "llama-bpe": _WORDS.replace("@", "{1,3}")}
 """How text is cut into words before merging, by GGUF's name of the rule."""
+_SHIELD = "\ufdd0"
+"""A code point that is no character, so that no text has it."""
 _CONTROL, _USER_DEFINED = 3, 4
 """GGUF token types that never come from plain text."""
 
@@ -76,6 +78,13 @@ class Tokenizer:
             pieces += [text[at : match.start()], self.special[match.group()]]
             at = match.end()
         return [piece for piece in [*pieces, text[at:]] if piece != ""]
+
+    def shield(self, text: str) -> str:
+        """Text in which `split_special` finds nothing; `unshield` gives it back as it was."""
+        return self._split.sub(lambda m: m[0][0] + _SHIELD + m[0][1:], self.unshield(text))
+
+    def unshield(self, text: str) -> str:
+        return text.replace(_SHIELD, "")
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """Text of ids; bytes that form no character become U+FFFD."""
