@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from engine.budget import CostModel
 from engine.clock import Clock, MonotonicClock
 from engine.config import EngineConfig
-from engine.errors import CapacityError, UsageError
+from engine.errors import CapacityError, NeverFitsError, UsageError
 from engine.generation import Completion, Delta, Generation, GenerationSink, Usage
 from engine.grammar.desk import GrammarDesk
 from engine.kvcache import KvCache
@@ -387,7 +387,7 @@ class Engine:
         max_new = min(max_tokens, self.max_model_len - len(prompt))
         need, total = self._kv.blocks_for(len(prompt) + max_new), self._kv.pool.n_total
         if need > total:
-            raise CapacityError(
+            raise NeverFitsError(
                 f"prompt and reply need {need} KV blocks and there are {total}: "
                 "lower max_tokens or raise kv_bytes"
             )

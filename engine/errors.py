@@ -15,6 +15,10 @@ class CapacityError(EngineError):
     """No room now (try later), or never with this KV cache (the message says which)."""
 
 
+class NeverFitsError(CapacityError):
+    """This KV cache could not hold the request even alone: trying again does not help."""
+
+
 class InternalError(EngineError):
     """A part of the engine broke; the request it names has ended."""
 

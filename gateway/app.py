@@ -24,6 +24,7 @@ from .config import GatewayConfig, check_bind
 from .gateway import Gateway
 from .guard import Guard
 from .metrics import CONTENT_TYPE
+from .openai_http.routes import openai_routes
 from .realtime_ws import realtime_endpoint
 from .webrtc import RtcCall
 
@@ -68,6 +69,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/api/agents", _agents),
             Route("/rtc/offer", _offer, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
+            *openai_routes(gateway),
         ],
         middleware=[
             Middleware(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from engine.client import Engine
 from voice_agent.endpointing import TurnTaking
 from voice_agent.events import EndReason, Event
 from voice_agent.playout import Tick
@@ -76,6 +77,16 @@ class StackPort(Protocol):
 
     @property
     def ready(self) -> bool: ...
+
+    @property
+    def engine(self) -> Engine | None:
+        """The language model in this process; None: replies come from elsewhere."""
+        ...
+
+    @property
+    def engine_model(self) -> str:
+        """The name it is served under."""
+        ...
 
     def agent_names(self) -> Sequence[str]:
         """The default agent first."""

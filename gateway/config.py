@@ -14,6 +14,7 @@ class GatewayConfig:
 
     allowed_hosts: further values of the Host header, `name` (any port) or `name:port`.
     allowed_origins: further pages, as `https://name[:port]`, that may call this server.
+    max_http_replies: replies of the HTTP API that one key may have open at once.
     """
 
     host: str = "127.0.0.1"
@@ -22,6 +23,7 @@ class GatewayConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_calls: int = 8
+    max_http_replies: int = 64
     max_message_bytes: int = 1 << 20
     max_sdp_bytes: int = 64 << 10
     websocket_lead_ms: int = 100

@@ -53,10 +53,12 @@ class Gateway:
         self.live: set[LiveCall] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self.gauge_sources: list[Callable[[], dict[str, float]]] = []
         self.metrics = Metrics(self._gauges)
 
     def _gauges(self) -> dict[str, float]:
         return {
+            **{name: value for read in self.gauge_sources for name, value in read().items()},
             **self.stack.gauges(),
             "calls_limit": self.admission.max_calls,
             "calls_refused_total": self.admission.refused,

@@ -84,7 +84,10 @@ class Guard:
         await send({"type": "http.response.body", "body": b""})
 
     async def _refuse(self, scope: Scope, refusal: Refusal, send: Send) -> None:
-        error = {"code": refusal.code, "message": refusal.message}
+        error = {
+            "code": refusal.code, "message": refusal.message,
+            "type": "invalid_request_error", "param": None,
+        }  # fmt: skip
         body = json.dumps({"error": error}).encode()
         headers = [
             (b"content-type", b"application/json"),

@@ -75,6 +75,10 @@ class Metrics:
         self.slow_clients = Counter(
             "voice_agent_slow_clients", "clients disconnected for not reading", registry=r
         )
+        self.http_requests = Counter(
+            "voice_agent_http_requests", "requests of the HTTP API by route and status",
+            ["route", "status"], registry=r,
+        )  # fmt: skip
         self.media_frames = Counter(
             "voice_agent_media_frames", "caller frames by how they were got", ["flag"], registry=r
         )

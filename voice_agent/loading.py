@@ -111,6 +111,7 @@ def _load(config: Config, progress: Progress) -> Stack:
         target_s=target_ms(config, device) / 1000.0,
         log_content=config.log.content,
         engine=brain.engine,
+        engine_model=Path(models.llm).name,
         voices=voices,
         choices=explained(config, models, device),
         closers=tuple(closers),

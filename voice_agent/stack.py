@@ -100,6 +100,7 @@ class Stack:
         answer_within_s: float = ANSWER_WITHIN_S,
         log_content: bool = False,
         engine: Engine | None = None,
+        engine_model: str = "",
         voices: VoiceService | None = None,
         choices: tuple[Choice, ...] = (),
         closers: tuple[Callable[[], None], ...] = (),
@@ -115,6 +116,7 @@ class Stack:
         self.answer_within_s = answer_within_s
         self.log_content = log_content
         self.engine = engine
+        self.engine_model = engine_model
         self.voices = voices
         self.choices = choices
         self.ready = False

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.client import Engine
 from voice_agent.errors import UsageError
 from voice_agent.events import (
     CallEnded,
@@ -235,6 +236,8 @@ class FakeStack:
 
     def __init__(self, agents: Sequence[str] = ("default", "other"), **options: Any) -> None:
         self.ready = True
+        self.engine: Engine | None = None
+        self.engine_model = ""
         self.agents = agents
         self.options = options
         self.calls: list[FakeCall] = []
