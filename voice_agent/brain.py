@@ -79,7 +79,7 @@ def load_engine(config: Config, model_path: Path, clock: Clock) -> Engine:
             threads=section.threads or 1,
             kv_bytes=section.kv_mb << 20,
             max_model_len=section.max_model_len,
-            max_batch=section.max_batch,
+            max_num_seqs=section.max_num_seqs,
         ),
         clock,
     )

@@ -167,7 +167,7 @@ class EngineSection(_Section):
     kv_mb: int = Field(default=512, ge=16)
     max_num_seqs: int = Field(default=16, ge=1)
     max_model_len: int = Field(default=8192, ge=256)
-    quant: Literal["int8", "fp32"] = "int8"
+    quant: Literal["auto", "native", "int8", "fp32"] = "auto"
 
 
 class LogConfig(_Section):
