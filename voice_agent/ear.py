@@ -89,7 +89,7 @@ class Ear:
                 if not self._inbox:
                     await self._next_frame()
                     continue
-                await self._process(self._inbox.popleft())
+                await self.process(self._inbox.popleft())
         finally:
             self._stream.close()
 
@@ -105,7 +105,8 @@ class Ear:
                     self._inbox.append(Frame(SILENT_IN, FrameFlag.SILENCE))
                 self._arrived += 25 * IN_FRAME
 
-    async def _process(self, frame: Frame) -> None:
+    async def process(self, frame: Frame) -> None:
+        """Judge one frame now. `run` does this with every frame heard, in order."""
         if self.muted:
             frame = Frame(SILENT_IN, FrameFlag.SILENCE)
         self._recent.append(frame.pcm)

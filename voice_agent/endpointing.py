@@ -198,8 +198,8 @@ class Endpointer:
         self._evidence = self._cue(transcript)
 
     def prepare(self, on: bool) -> None:
-        """An answer to the current pause is being made (True), or its first sound is ready (False).
-        Forgotten when the caller goes on."""
+        """An answer to the current pause is on its way (True), or its first sound is ready or none
+        will come (False). Forgotten when the caller goes on."""
         self._preparing = on
 
     def learn_pause(self, ms: float) -> None:

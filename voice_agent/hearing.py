@@ -100,6 +100,8 @@ class Hearing:
         if utterance is not self._utterance or turn != self._turn:
             return  # its words come again with the next pass
         self._publish(turn, transcript, complete)
+        if complete:
+            self._turns.words_known()
 
     def _publish(self, turn: TurnId, transcript: Transcript | None, complete: bool) -> None:
         trace = self._turns.trace_of(turn)
@@ -117,8 +119,6 @@ class Hearing:
         self._turns.apply(tm.Heard(turn, transcript.text, classify(transcript), complete))
         if transcript.words and not self._turns.state.candidate and self._turn is not None:
             self._turns.call.emit(Partial(self._turn, transcript.confirmed, transcript.tail))
-        if complete:
-            self._ear.poll()
 
     async def _score(self, turn: TurnId) -> None:
         """How likely the caller is done, from the sound of it."""

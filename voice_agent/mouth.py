@@ -204,6 +204,10 @@ class Mouth:
         if self._turns.state.floor is tm.Floor.HELD:
             self._playout.hold()
 
+    @property
+    def thinks_early(self) -> bool:
+        return self._early is not None
+
     # ------------------------------------------------------------ ending replies
 
     def cancel_early(self) -> None:

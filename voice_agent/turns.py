@@ -92,6 +92,7 @@ class Turns:
                 self.hearing.revise(new)
                 self.trace_of(new).turn = new
             case tm.Transcribe(turn):
+                self.ear.endpointer.prepare(self.auto_response and not self.manual)
                 self.hearing.transcribe_pause(turn)
             case tm.ThinkEarly(turn, text):
                 self._think_early(turn, text)
@@ -125,8 +126,14 @@ class Turns:
         if not self.auto_response or self.manual or self.mouth.reply is not None:
             return
         joined = self._joined(text)
-        self.ear.endpointer.prepare(True)
         self.mouth.think_early(self.trace_of(turn), joined, self.conversation.prompt(joined))
+
+    def words_known(self) -> None:
+        """Called by the hearing: the words of the pause were applied."""
+        if self.mouth.thinks_early:
+            self.ear.poll()
+        else:
+            self.ear.answer_ready()
 
     def early_answer_ready(self) -> None:
         """Called by the mouth: the early reply has its first sound, or will have none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fakes import Scene, cough, say, silence
+from voice_agent.agent import Call
 from voice_agent.events import (
     CallFault,
     EndReason,
@@ -280,6 +281,25 @@ def test_a_caller_who_goes_on_before_our_sound_is_ready_was_never_cut() -> None:
     scene.play(silence(300), say("tell me"), silence(450), say("more"), tail_ms=3000)
     assert scene.of(TurnReopened) == []
     assert [e.text for e in scene.of(TurnCommitted)] == ["tell me more"]
+
+
+def test_slow_recognition_keeps_the_turn_open_too() -> None:
+    scene = Scene("Fine.", turn_taking=EAGER)
+    scene.recognizer.delay_s = 0.3
+    scene.play(silence(300), say("tell me"), silence(420), say("more"), tail_ms=3000)
+    assert scene.of(TurnReopened) == []
+    assert [e.text for e in scene.of(TurnCommitted)] == ["tell me more"]
+
+
+def listen_only(call: Call) -> None:
+    call.auto_response = False
+
+
+def test_without_an_answer_of_ours_silence_alone_ends_the_turn() -> None:
+    scene = Scene("Fine.", turn_taking=EAGER)
+    scene.play(listen_only, silence(300), say("tell me"), tail_ms=2000)
+    marks = scene.of(TurnTraced)[0].trace.marks
+    assert marks[Mark.COMMIT] - marks[Mark.SPEECH_END] < 0.3
 
 
 def test_a_slow_answer_keeps_the_turn_open_no_longer_than_it_may() -> None:
