@@ -66,7 +66,8 @@ STOPPED = 300
 async def check_model(base_url: str, model: str, made: Callable[[], Awaitable[int]]) -> None:
     """Streams, counts, reuses the prefix of a turn before, and stops when nobody listens.
 
-    made: waits until the server is idle and returns how many tokens its last reply came to.
+    made: waits until the server is idle and returns how many tokens it has made since it was last
+    asked, or in its last reply.
     """
     thinker = RemoteThinker("far", section(base_url, model), MonotonicClock())
     endless = RemoteThinker("far", section(base_url, model, **ENDLESS), MonotonicClock())
@@ -78,6 +79,7 @@ async def check_model(base_url: str, model: str, made: Callable[[], Awaitable[in
         assert 0 < first.usage.output_tokens <= 24
         again = await ask(thinker, "What is the capital of France?", first.text, "And of Italy?")
         assert again.usage.cached_tokens > 100, "the second turn starts from the first one's cache"
+        await made()
         cut = await ask(endless, "Tell me a story.", max_tokens=LONG_REPLY, cancel_after=3)
         assert (cut.n_pieces, cut.finish) == (3, None)
         assert await made() < STOPPED
