@@ -9,6 +9,12 @@ from typing import Literal
 from engine.errors import UsageError
 from engine.prefix import PrefixKind
 
+_NAMED = {
+    "scheduling_policy": ("deadline", "priority", "fcfs"),
+    "batching": ("continuous", "static"),
+    "prefix_cache": ("radix", "block-hash", "none"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -65,6 +71,9 @@ class EngineConfig:
         for name in positive:
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} must be positive, not {getattr(self, name)}")
+        for name, known in _NAMED.items():
+            if getattr(self, name) not in known:
+                raise UsageError(f"{name} must be one of {', '.join(known)}")
         for name in ("admission_growth", "pin_fraction"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UsageError(f"{name} must lie in 0..1, not {getattr(self, name)}")

@@ -299,6 +299,8 @@ class Reply:
             self._listener.reply_text(self, clause)
         if piece is not None:  # a clause without words is heard once the reply has finished
             self._playout.push(self.id, clause, piece)
+            if self._thinking is not None:  # this much later does the ear need the next word
+                self._thinking.set_deadline(self.deadline_s())
 
     def _finish(self) -> None:
         if self.scope.cancelled:

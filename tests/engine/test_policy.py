@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from engine.budget import CostModel
-from engine.policy import Urgency, choose_victim, deadline_key, fcfs_key, rebased_deadline
+from engine.policy import (
+    Urgency,
+    choose_victim,
+    deadline_key,
+    fcfs_key,
+    priority_key,
+    rebased_deadline,
+)
 from engine.request import Request, State
 from engine.sampling import SamplingParams
 
@@ -91,6 +98,24 @@ def test_fcfs_looks_at_nothing_but_arrival():
     first = request(2, arrival_s=0.0, deadline_s=9.0, background=True)
     second = request(1, arrival_s=1.0, deadline_s=0.0)
     assert order(first, second, key=fcfs_key) == [2, 1]
+
+
+def test_priority_is_the_callers_number_then_arrival():
+    first = request(1, arrival_s=0.0, deadline_s=0.1)
+    second = request(2, arrival_s=1.0)
+    urgent = request(3, arrival_s=2.0, deadline_s=9.0)
+    first.priority = second.priority = 5
+    assert order(second, first, urgent, key=priority_key) == [3, 1, 2]
+    urgent.priority = 6
+    assert order(second, first, urgent, key=priority_key) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("key", [deadline_key, fcfs_key, priority_key])
+def test_an_open_prompt_comes_after_everybody_who_waits_for_a_reply(key):
+    held, live = request(1, deadline_s=0.0), request(2, deadline_s=9.0, arrival_s=5.0)
+    held.held, live.priority = True, 1000
+    assert order(held, live, key=key) == [2, 1]
+    assert rebased_deadline(held, 9.0, 0.6, URGENCY) is None
 
 
 def test_the_victim_is_the_last_that_is_not_planned_yet():

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from engine.budget import CostModel
+from engine.config import EngineConfig
+from engine.kvcache import KvCache
 from engine.request import Request
+from engine.sampling import SamplingParams
+from engine.scheduler import Scheduler, StepPlan
 from tests.engine.fakes import HashRunner, Recorder, Sim, expected
 
 pytestmark = pytest.mark.unit
@@ -194,3 +201,63 @@ def test_nobody_is_preempted_for_blocks_that_are_on_their_way():
     assert sim.scheduler.counters.preemptions == 0
     sim.kv.pool.retire(step)
     assert sim.scheduler.plan(sim.clock.now()).tokens == {1: 1, 2: 1}
+
+
+def test_priority_goes_before_arrival():
+    sim = world(CPU, scheduling_policy="priority", max_num_seqs=2)
+    for n in range(2):
+        call(sim, 20, n, 30)
+    sim.step(check=False)
+    callers = []
+    for n, priority in enumerate([3, 1, 2, 1]):
+        request, sink = sim.submit([50 + n] * 20, 4, priority=priority)
+        callers.append(Caller(request, sink, sim.clock.now()))
+    play(sim, callers)
+    firsts = [caller.asked_s + caller.first_s for caller in callers]
+    assert sorted(range(4), key=lambda n: firsts[n])[:2] == [1, 3]
+    assert max(range(4), key=lambda n: firsts[n]) == 0
+
+
+def planning_s(n: int, kind: str) -> float:
+    """CPU seconds of one plan with n open requests; the least of several."""
+    running = n if kind == "decode" else n // 2
+    config = EngineConfig(
+        Path("fake"), max_num_seqs=running, max_num_batched_tokens=8192, max_step_ms=100.0
+    )
+    kv = KvCache(n * 3 + 64, 16, max_pinned=0)
+    scheduler = Scheduler(config, kv, CostModel(8.0, 0.005))
+    for i in range(n):
+        scheduler.add(
+            Request(
+                i, [1 + i % 900, 2 + i // 900, 3], SamplingParams(), seed=0, max_new=20,
+                arrival_s=0.0, deadline_s=1.0 + i % 7,
+            ),
+            0.0,
+        )  # fmt: skip
+    best, now = math.inf, 0.0
+    while scheduler.n_running < running:
+        advance(scheduler, scheduler.plan(now))
+    for request in scheduler.running():
+        scheduler.set_deadline(request.id, 2.0 + request.id % 5)
+    for _ in range(7):
+        now += 0.01
+        started = time.process_time()
+        plan = scheduler.plan(now)
+        best = min(best, time.process_time() - started)
+        assert len(plan.tokens) == running
+        advance(scheduler, plan)
+    return best
+
+
+def advance(scheduler: Scheduler, plan: StepPlan) -> None:
+    for request_id, n in plan.tokens.items():
+        request = scheduler.requests[request_id]
+        scheduler.advance(request, n)
+        request.tokens.append(5)
+
+
+@pytest.mark.parametrize("kind", ["decode", "half of them waiting"])
+def test_planning_grows_linearly_with_the_requests(kind):
+    """Sixteen times the requests, up to 4096: less than twice the time for each."""
+    small, large = planning_s(256, kind), planning_s(4096, kind)
+    assert large < 2 * 16 * small + 0.002

@@ -175,7 +175,8 @@ class FakeThinking:
         finally:
             self._owner.running -= 1
 
-    def set_deadline(self, deadline_s: float) -> None: ...
+    def set_deadline(self, deadline_s: float) -> None:
+        self._owner.deadlines.append((asyncio.get_running_loop().time(), deadline_s))
 
     @property
     def usage(self) -> ThoughtUsage:
@@ -200,6 +201,7 @@ class FakeThinker:
         self.running = 0
         self.prompts: list[str] = []
         self.forgotten: list[str] = []
+        self.deadlines: list[tuple[float, float]] = []  # when told, and what
         self.fail = False
 
     def think(
