@@ -58,6 +58,8 @@ class ServerConfig(_Section):
     tls_self_signed: bool = False
     max_calls: int = Field(default=2, ge=1)
     """Calls at once; the models are chosen so that this many keep to the target."""
+    max_http_replies: int = Field(default=64, ge=1)
+    """Replies of the HTTP API that one key may have open at once."""
     drain_s: float = Field(default=30.0, ge=0)
     """After SIGTERM live calls may finish within this time."""
 

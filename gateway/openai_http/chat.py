@@ -70,8 +70,8 @@ def fits(engine: Engine, prompt: Sequence[int], param: str) -> list[int]:
 class _Choice:
     """One reply as it grows."""
 
-    def __init__(self, reads_calls: bool) -> None:
-        self.reader = ToolCallReader() if reads_calls else None
+    def __init__(self, reader: ToolCallReader | None) -> None:
+        self.reader = reader
         self.begun = False
         self.content: list[str] = []
         self.calls: list[dict[str, Any]] = []
@@ -112,8 +112,7 @@ class ChatAnswer:
     def __init__(self, request: ChatRequest, engine: Engine) -> None:
         self._request = request
         self._tokenizer = engine.tokenizer
-        reads_calls = bool(tools_for_reply(request))
-        self._choices = [_Choice(reads_calls) for _ in range(request.n or 1)]
+        self._choices = [_Choice(_reader(request)) for _ in range(request.n or 1)]
         self._frame = {
             "id": f"chatcmpl-{secrets.token_hex(14)}",
             "created": int(time.time()),
@@ -164,6 +163,15 @@ class ChatAnswer:
         return {
             **self._frame, "object": "chat.completion", "choices": choices, "usage": totals.body()
         }  # fmt: skip
+
+
+def _reader(request: ChatRequest) -> ToolCallReader | None:
+    tools = tools_for_reply(request)
+    if not tools:
+        return None
+    # an answer in JSON could look like a call that lacks its tags
+    free = request.response_format is None and request.structured_outputs is None
+    return ToolCallReader({t["function"]["name"] for t in tools} if free else ())
 
 
 def _message(choice: _Choice) -> dict[str, Any]:

@@ -13,9 +13,11 @@ pytestmark = pytest.mark.unit
 ONE = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "}{\\"<"}}\n</tool_call>'
 
 
-def read(*pieces: str) -> tuple[str, list[tuple[str, str]], list[Event]]:
+def read(
+    *pieces: str, names: tuple[str, ...] = ()
+) -> tuple[str, list[tuple[str, str]], list[Event]]:
     """(content, calls as (name, arguments), all events)."""
-    reader = ToolCallReader()
+    reader = ToolCallReader(names)
     events = [event for piece in pieces for event in reader.push(piece)] + reader.finish()
     calls: list[tuple[str, str]] = []
     for event in events:
@@ -35,7 +37,8 @@ def read(*pieces: str) -> tuple[str, list[tuple[str, str]], list[Event]]:
         ("a < b <tool", "a < b <tool", []),
         (ONE, "", [("add", '{"a": 1, "b": "}{\\"<"}')]),
         ("Let me see.\n" + ONE, "Let me see.", [("add", '{"a": 1, "b": "}{\\"<"}')]),
-        (ONE + "\n" + ONE.replace("add", "sub") + "\n", "", [("add", '{"a": 1, "b": "}{\\"<"}'), ("sub", '{"a": 1, "b": "}{\\"<"}')]),
+        (ONE + "\n" + ONE.replace("add", "sub") + "\n", "",
+         [("add", '{"a": 1, "b": "}{\\"<"}'), ("sub", '{"a": 1, "b": "}{\\"<"}')]),
         (ONE + " done", " done", [("add", '{"a": 1, "b": "}{\\"<"}')]),
         ('<tool_call>{"name":"f","arguments":{}}</tool_call>', "", [("f", "{}")]),
         ('<tool_call>{"arguments":{"x":[1]},"name":"f"}</tool_call>', "", [("f", '{"x": [1]}')]),
@@ -43,7 +46,8 @@ def read(*pieces: str) -> tuple[str, list[tuple[str, str]], list[Event]]:
         ('<tool_call>{"name":"f"}</tool_call>', "", [("f", "{}")]),
         ("<tool_call>oops</tool_call>.", "<tool_call>oops</tool_call>.", []),
         ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", []),
-        ('<tool_call>{"name":3,"arguments":{}}</tool_call>', '<tool_call>{"name":3,"arguments":{}}</tool_call>', []),
+        ('<tool_call>{"name":3,"arguments":{}}</tool_call>',
+         '<tool_call>{"name":3,"arguments":{}}</tool_call>', []),
         ('<tool_call>{"name":"f","arg', '<tool_call>{"name":"f","arg', []),
         ('<tool_call>{"name":"f","arguments":{"a":"b', "", [("f", '{"a":"b')]),
     ],
@@ -51,6 +55,32 @@ def read(*pieces: str) -> tuple[str, list[tuple[str, str]], list[Event]]:
 def test_what_is_read(text, content, calls) -> None:
     assert read(text)[:2] == (content, calls)
     assert read(*text)[:2] == (content, calls)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ('{"name": "f", "arguments": {"a": "}"}}', "", [("f", '{"a": "}"}')]),
+        ('```json\n{\n  "name": "f",\n  "arguments": {\n}\n}\n```', "", [("f", "{\n}")]),
+        ('{"name":"f","parameters":{}}\n{"name":"g","arguments":{}} ', "",
+         [("f", "{}"), ("g", "{}")]),
+        ('```\n{"name":"f","arguments":{}}\n```\n```json\n{"name":"g","arguments":{}}\n```\n', "",
+         [("f", "{}"), ("g", "{}")]),
+        ('{"name":"f","arguments":{}}\nDone.', "\nDone.", [("f", "{}")]),
+        ('{"name":"h","arguments":{}}', '{"name":"h","arguments":{}}', []),
+        ('{"name":"f","ar', '{"name":"f","ar', []),
+        ('{"a": 1}', '{"a": 1}', []),
+        ("```python\nf()\n```", "```python\nf()\n```", []),
+        ("  Words.", "  Words.", []),
+        ('So: {"name":"f","arguments":{}}', 'So: {"name":"f","arguments":{}}', []),
+        (ONE, "", [("add", '{"a": 1, "b": "}{\\"<"}')]),
+    ],
+)  # fmt: skip
+def test_calls_without_tags(text, content, calls) -> None:
+    assert read(text, names=("f", "g"))[:2] == (content, calls)
+    assert read(*text, names=("f", "g"))[:2] == (content, calls)
+    if text != ONE:
+        assert read(text)[:2] == (text, [])  # only where tools are named
 
 
 def test_arguments_stream_before_the_call_is_complete() -> None:

@@ -56,6 +56,7 @@ def gateway_config(config: Config, port: int) -> GatewayConfig:
         allowed_hosts=(*server.allowed_hosts, *bracketed),
         allowed_origins=server.allowed_origins,
         max_calls=server.max_calls,
+        max_http_replies=server.max_http_replies,
     )
 
 
