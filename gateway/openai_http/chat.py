@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from engine.client import Delta, Engine, FinishReason
 from engine.errors import EngineError
+from engine.sampling import SamplingParams
 from engine.text.tool_calls import CallArguments, CallBegins, Content, Event, ToolCallReader
 
 from .answer import Parts, Whole
@@ -18,7 +20,10 @@ from .errors import ApiError, of_engine
 from .logprobs import of_chat
 from .replies import Replies, Totals
 from .settings import chat_grammar, sampling, tools_for_reply
-from .wire import ChatRequest
+from .wire import ChatRequest, text_of
+
+MOST_CHARS_A_TOKEN = 32
+"""More than any prompt's mean: only blanks come near."""
 
 
 async def chat(door: Door, request: ChatRequest, tenant: str) -> Parts:
@@ -26,7 +31,8 @@ async def chat(door: Door, request: ChatRequest, tenant: str) -> Parts:
     engine = door.engine(request.model)
     n = request.n or 1
     with door.room(tenant, n):
-        prompt, params = _prepare(engine, request)
+        # a long prompt takes a while to read: not on the loop that paces live calls
+        prompt, params = await asyncio.to_thread(_prepare, engine, request)
         live = request.service_tier == "priority"
         with Replies(engine, [prompt], n, params, tenant=tenant, live=live) as replies:
             answer = ChatAnswer(request, engine)
@@ -41,10 +47,12 @@ async def chat(door: Door, request: ChatRequest, tenant: str) -> Parts:
                 yield answer.usage_chunk(replies.totals)
 
 
-def _prepare(engine: Engine, request: ChatRequest) -> tuple[list[int], Any]:
+def _prepare(engine: Engine, request: ChatRequest) -> tuple[list[int], SamplingParams]:
+    check_length(engine, sum(len(text_of(m.content)) for m in request.messages), "messages")
     messages = [message.for_template() for message in request.messages]
+    told = () if request.tool_choice == "none" else request.tools or ()
     try:
-        prompt = engine.chat.prompt(messages, tools_for_reply(request))
+        prompt = engine.chat.prompt(messages, [tool.for_template() for tool in told])
         params = sampling(
             request,
             max_tokens=request.max_completion_tokens or request.max_tokens,
@@ -54,6 +62,16 @@ def _prepare(engine: Engine, request: ChatRequest) -> tuple[list[int], Any]:
     except EngineError as error:
         raise of_engine(error) from None
     return fits(engine, prompt, "messages"), params
+
+
+def check_length(engine: Engine, n_chars: int, param: str) -> None:
+    """Raises ApiError for a text that is too long whatever its tokens are, before it is read."""
+    if n_chars > MOST_CHARS_A_TOKEN * engine.max_model_len:
+        message = (
+            f"This model's context has {engine.max_model_len} tokens; the {param} have {n_chars} "
+            "characters."
+        )
+        raise ApiError(400, message, code="context_length_exceeded", param=param)
 
 
 def fits(engine: Engine, prompt: Sequence[int], param: str) -> list[int]:

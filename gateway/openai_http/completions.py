@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from contextlib import aclosing
@@ -12,7 +13,7 @@ from engine.errors import EngineError
 from engine.sampling import SamplingParams
 
 from .answer import Parts, Whole
-from .chat import fits
+from .chat import check_length, fits
 from .door import Door
 from .errors import ApiError, of_engine
 from .logprobs import CompletionLogprobs
@@ -24,7 +25,7 @@ from .wire import MAX_CHOICES, CompletionRequest
 async def complete(door: Door, request: CompletionRequest, tenant: str) -> Parts:
     """A text completion, whole or as chunks. Raises ApiError."""
     engine = door.engine(request.model)
-    prompts = _prompts(engine, request)
+    prompts = await asyncio.to_thread(_prompts, engine, request)
     n = request.n or 1
     if len(prompts) * n > MAX_CHOICES:
         message = f"At most {MAX_CHOICES} replies may be asked for at once."
@@ -73,6 +74,7 @@ def _prompts(engine: Engine, request: CompletionRequest) -> list[list[int]]:
 def _ids(engine: Engine, prompt: Any) -> list[int]:
     if not isinstance(prompt, str):
         return list(prompt)
+    check_length(engine, len(prompt), "prompt")
     tokenizer = engine.tokenizer
     ids = tokenizer.encode(prompt, allow_special=True)
     if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:

@@ -209,6 +209,26 @@ async def test_a_call_made_by_choice() -> None:
             assert "<tool_call>" in unread.choices[0].message.content
 
 
+async def test_a_named_tool_is_told_with_the_others() -> None:
+    """The prompt stays the same, and with it the cached prefix."""
+    prompts: set[str] = set()
+
+    def reply(prompt: str) -> str:
+        prompts.add(prompt)
+        return weather(prompt)
+
+    async with http_api(reply) as api:
+        create = api.client.chat.completions.create
+        named = {"type": "function", "function": {"name": "weather"}}
+        for choice in ("auto", "required", named):
+            await create(model=MODEL, messages=ASK, tools=TOOLS, tool_choice=choice)
+        (told,) = prompts
+        assert "tells time" in told
+        await create(model=MODEL, messages=ASK, tools=TOOLS, tool_choice="none")
+        (silent,) = prompts - {told}
+        assert "tells" not in silent
+
+
 async def test_the_result_of_a_call_goes_back() -> None:
     seen: list[str] = []
 

@@ -47,6 +47,10 @@ BAD: list[tuple[str, Any, int, str | None, str | None]] = [
         "type": "function", "function": {"name": "g"}}), 400, "invalid_value", None),
     ("chat/completions", chat(messages=[{"role": "user", "content": "x" * 2000}]), 400,
      "context_length_exceeded", "messages"),
+    ("chat/completions", chat(messages=[{"role": "user", "content": "x" * 100_000}]), 400,
+     "context_length_exceeded", "messages"),
+    ("completions", {"model": MODEL, "prompt": "x" * 100_000}, 400, "context_length_exceeded",
+     "prompt"),
     ("chat/completions", chat(response_format={"type": "json_schema", "json_schema": {
         "name": "x", "schema": {"type": "nonsense"}}}), 400, None, None),
     ("chat/completions", chat(response_format={"type": "json_object"},
