@@ -1,4 +1,7 @@
-"""English to measure with: H. G. Wells, The Time Machine (1895), chapters 2 and 3; public domain."""
+"""English to measure with: H. G. Wells, The Time Machine (1895), chapters 2 and 3.
+
+The text is in the public domain.
+"""
 
 from __future__ import annotations
 

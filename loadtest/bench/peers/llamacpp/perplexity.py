@@ -8,9 +8,10 @@ first. The interface's big parameter structs are passed as opaque bytes; only th
 import ctypes
 import json
 import sys
+from typing import Any
 
 import numpy as np
-import xllamacpp.xllamacpp as library
+import xllamacpp.xllamacpp as library  # type: ignore[import-not-found]
 
 THREADS = 2
 
@@ -33,7 +34,7 @@ class Batch(ctypes.Structure):
     ]
 
 
-def bound(name: str, result, *arguments):
+def bound(name: str, result: Any, *arguments: Any) -> Any:
     function = getattr(ctypes.CDLL(library.__file__), name)
     function.restype, function.argtypes = result, list(arguments)
     return function

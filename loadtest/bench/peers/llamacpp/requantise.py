@@ -6,10 +6,11 @@ Q6_K, or in Q8_0 where rows are no multiple of 256.
 
 import ctypes
 import sys
+from typing import Any
 
 import gguf
 import numpy as np
-import xllamacpp.xllamacpp as library
+import xllamacpp.xllamacpp as library  # type: ignore[import-not-found]
 from gguf import GGMLQuantizationType as Kind
 
 KINDS = {"q8_0": Kind.Q8_0, "q4_0": Kind.Q4_0}
@@ -43,7 +44,7 @@ def main(source: str, target: str, name: str) -> None:
     writer.close()
 
 
-def quantised(wide: np.ndarray, kind: Kind) -> np.ndarray:
+def quantised(wide: Any, kind: Any) -> Any:
     """fp32 [rows, width] -> bytes [rows, bytes a row]."""
     rows, width = wide.shape
     block, size = gguf.GGML_QUANT_SIZES[kind]

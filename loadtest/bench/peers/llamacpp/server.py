@@ -3,7 +3,7 @@
 import argparse
 import threading
 
-import xllamacpp
+import xllamacpp  # type: ignore[import-not-found]
 
 p = argparse.ArgumentParser()
 p.add_argument("model")

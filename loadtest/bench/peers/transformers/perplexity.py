@@ -1,10 +1,10 @@
-"""Negative log likelihoods: `perplexity.py MODEL fp32|int8 < windows.json`, output as llama.cpp's."""
+"""Negative log likelihoods, as llama.cpp's: `perplexity.py MODEL fp32|int8 < windows.json`."""
 
 import json
 import sys
 
 import torch
-from server import load
+from server import load  # type: ignore[import-not-found]
 
 
 def main(path: str, setting: str, windows: list[list[int]]) -> list[list[float]]:

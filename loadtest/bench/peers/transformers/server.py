@@ -11,29 +11,33 @@ import threading
 import time
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 GATHER_S = 0.02
+Job = dict[str, Any]
+Jobs = queue.Queue[Job]
 
 
-def load(path: str, setting: str) -> torch.nn.Module:
+def load(path: str, setting: str) -> Any:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     if setting == "int8":
         warnings.simplefilter("ignore")  # the old quantisation interface is deprecated
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-        model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+        quantise: Any = torch.ao.quantization.quantize_dynamic
+        model = quantise(model, {torch.nn.Linear}, torch.qint8)
     return model
 
 
 class Fan:
     """Hands each step's tokens to their requests; `generate` calls it with one column a step."""
 
-    def __init__(self, jobs):
+    def __init__(self, jobs: list[Job]) -> None:
         self.jobs, self.first = jobs, True
 
-    def put(self, values):
+    def put(self, values: torch.Tensor) -> None:
         if self.first:  # the prompt
             self.first = False
             return
@@ -42,12 +46,12 @@ class Fan:
                 job["sent"] += 1
                 job["out"].put(token)
 
-    def end(self):
+    def end(self) -> None:
         for job in self.jobs:
             job["out"].put(None)
 
 
-def work(model, jobs: queue.Queue, slots: int):
+def work(model: Any, jobs: Jobs, slots: int) -> None:
     while True:
         batch = [jobs.get()]
         until = time.monotonic() + GATHER_S
@@ -70,16 +74,16 @@ def work(model, jobs: queue.Queue, slots: int):
             )  # fmt: skip
 
 
-def handler(tokenizer, jobs: queue.Queue):
+def handler(tokenizer: Any, jobs: Jobs) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self):
+        def do_GET(self) -> None:
             self.reply(b'{"object": "list", "data": []}')
 
-        def do_POST(self):
+        def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            job = {"prompt": body["prompt"], "max_tokens": body["max_tokens"], "sent": 0}
+            job: Job = {"prompt": body["prompt"], "max_tokens": body["max_tokens"], "sent": 0}
             job["out"] = queue.Queue()
             jobs.put(job)
             self.send_response(200)
@@ -92,23 +96,23 @@ def handler(tokenizer, jobs: queue.Queue):
             self.event({"choices": [], "usage": {"completion_tokens": job["sent"]}})
             self.wfile.write(b"data: [DONE]\n\n")
 
-        def event(self, value):
+        def event(self, value: dict[str, Any]) -> None:
             self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
             self.wfile.flush()
 
-        def reply(self, data):
+        def reply(self, data: bytes) -> None:
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, *args):
+        def log_message(self, *args: object) -> None:
             pass
 
     return Handler
 
 
-def main():
+def main() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("model")
     p.add_argument("--port", type=int, required=True)
@@ -118,7 +122,8 @@ def main():
     p.add_argument("--setting", choices=("fp32", "int8"), default="fp32")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
-    model, jobs = load(a.model, a.setting), queue.Queue()
+    model = load(a.model, a.setting)
+    jobs: Jobs = queue.Queue()
     threading.Thread(target=work, args=(model, jobs, a.slots), daemon=True).start()
     tokenizer = AutoTokenizer.from_pretrained(a.model)
     ThreadingHTTPServer(("127.0.0.1", a.port), handler(tokenizer, jobs)).serve_forever()

@@ -1,4 +1,4 @@
-"""vLLM's own HTTP server on the CPU: `server.py MODEL --port N --threads N --slots N --context N`."""
+"""vLLM's own HTTP server on the CPU: `server.py MODEL --port N --threads N --slots N ...`."""
 
 import argparse
 import os
