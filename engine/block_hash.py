@@ -164,7 +164,7 @@ class BlockHashCache:
         self.evict(len(self._table))
 
     def _remove(self, entry: HashedBlock) -> None:
-        if self.pins.holds(entry.block):
+        if self.pins.refuses(entry.block):
             raise InternalError("a pinned block may not leave the cache")
         del self._table[entry.key]
         del self._by_block[entry.block]

@@ -70,19 +70,19 @@ class Calibration:
     LOW, HIGH = 0.1, 4.0
 
     def __init__(self, fitted: CostModel) -> None:
-        self._fitted = fitted
+        self.fitted = fitted
         self._ratios: list[float] = []
 
     def note(self, n_tokens: int, measured_ms: float) -> CostModel | None:
         """One step's time; a model to plan with from now on, when it is time for one."""
-        predicted = self._fitted.ms(n_tokens)
+        predicted = self.fitted.ms(n_tokens)
         if predicted <= 0.0 or measured_ms <= 0.0:
             return None
         self._ratios.append(measured_ms / predicted)
         if len(self._ratios) < self.WINDOW:
             return None
         ratio, self._ratios = median(self._ratios), []
-        return self._fitted.scaled(min(self.HIGH, max(self.LOW, ratio)))
+        return self.fitted.scaled(min(self.HIGH, max(self.LOW, ratio)))
 
 
 @dataclass(frozen=True, slots=True)

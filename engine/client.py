@@ -16,19 +16,22 @@ from engine.budget import CostModel
 from engine.clock import Clock, MonotonicClock
 from engine.config import EngineConfig
 from engine.errors import CapacityError, NeverFitsError, UsageError
+from engine.gc_watch import GcWatch
 from engine.generation import Completion, Delta, Generation, GenerationSink, Usage
 from engine.grammar.desk import GrammarDesk
+from engine.histogram import HistogramSnapshot
+from engine.inbox import Commit, Revise, Truncate
 from engine.kvcache import KvCache
-from engine.loop import Commit, EngineLoop, Revise, StepRunner, Truncate
+from engine.loop import EngineLoop, StepRunner
 from engine.prefix import Scope
 from engine.request import FinishReason, Output, Request, TextOut
 from engine.sampling import SamplingParams
 from engine.scheduler import Scheduler
 from engine.session import Session
 from engine.static import StaticScheduler
-from engine.stats import EngineStats, collect
+from engine.stats import EngineStats, collect, histograms
 from engine.thread import EngineThread
-from engine.warmup import WarmupReport, freeze_garbage, measure
+from engine.warmup import WarmupReport, free_memory_mb, freeze_garbage, measure
 
 if TYPE_CHECKING:
     from engine.grammar.compiler import GrammarCompiler
@@ -99,6 +102,8 @@ class Engine:
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._n_open = 0
+        self._gc = GcWatch()
+        self._headroom_mb = 0
         self._started = False
         self._closed = False
         self._desk: GrammarDesk | None = None
@@ -134,6 +139,8 @@ class Engine:
         self._scheduler.use_cost(report.cost)
         self.warmup = report
         freeze_garbage()
+        self._gc.start()
+        self._headroom_mb = free_memory_mb()
         log.info(
             "engine warm: step %.1f ms + %.2f ms per token, %d KV blocks",
             report.cost.base_ms, report.cost.per_token_ms, self._kv.pool.n_total,
@@ -165,6 +172,7 @@ class Engine:
         for request in self._desk.stop() if self._desk else ():
             self._end_unstarted(request, FinishReason.ABORTED)
         self._thread.stop()
+        self._gc.stop()
         if self._desk is not None:
             self._desk.close()
 
@@ -251,7 +259,11 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot; from any thread."""
-        return collect(self._loop)
+        return collect(self._loop, self._gc, self._headroom_mb)
+
+    def histograms(self) -> dict[str, dict[str, HistogramSnapshot]]:
+        """Distributions since start, by metric and class of request; from any thread."""
+        return histograms(self._loop)
 
     def _submit(
         self,

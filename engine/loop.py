@@ -10,21 +10,19 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from engine.clock import Clock
+from engine.counters import LoopCounters
 from engine.errors import EngineError, InternalError
+from engine.inbox import Commit, Edit, Inbox, Revise, Truncate
 from engine.inputs import Row, Sampled, SampleRow
 from engine.kvcache import KvCache
-from engine.prefix import Scope
 from engine.request import FinishReason, Output, Request, Sink, State, TextOut
-from engine.sampling import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
 
 log = logging.getLogger(__name__)
-
-_RING = 512
 
 
 class StepRunner(Protocol):
@@ -42,97 +40,6 @@ class StepRunner(Protocol):
     def run(self, rows: Sequence[Row]) -> list[Sampled | None]: ...
 
     def copy_block(self, src: int, dst: int, n_rows: int) -> None: ...
-
-
-@dataclass(slots=True)
-class LoopCounters:
-    """Totals since start; read by other threads one integer at a time."""
-
-    steps: int = 0
-    tokens: int = 0
-    finished: int = 0
-    aborted: int = 0
-    failed: int = 0
-    wakeups: int = 0
-    integrity_failures: int = 0
-    grammar_finished: int = 0
-    grammar_valid: int = 0
-    """Requests with a grammar that ran to an end, and those whose grammar was complete then."""
-    abort_steps_max: int = 0
-    """Most steps from an abort until the request's blocks were free."""
-    step_ms: list[float] = field(default_factory=list)
-    """The last steps' durations."""
-
-    def note_abort(self, steps: int, n_fenced: int) -> None:
-        """steps: made since it was asked for; blocks that are still fenced take one more."""
-        self.abort_steps_max = max(self.abort_steps_max, steps + (n_fenced > 0))
-
-    def note_step(self, ms: float) -> None:
-        if len(self.step_ms) < _RING:
-            self.step_ms.append(ms)
-        else:
-            self.step_ms[self.steps % _RING] = ms
-        self.steps += 1
-
-
-@dataclass(frozen=True, slots=True)
-class Revise:
-    """A held prompt becomes its first `keep` tokens and `more`."""
-
-    request_id: int
-    keep: int
-    more: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A held prompt is final: its reply may be generated."""
-
-    request_id: int
-    params: SamplingParams
-    seed: int
-    max_new: int
-    deadline_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Truncate:
-    """What `scope` holds of `tokens` beyond the first `keep` is of no use any more.
-
-    request_id: the request that computed it, ended if it still runs. pin_key: its pin shrinks too.
-    """
-
-    request_id: int
-    scope: Scope
-    tokens: tuple[int, ...]
-    keep: int
-    pin_key: str
-    pin_ttl_s: float
-
-
-Edit = Revise | Commit | Truncate
-
-
-@dataclass(slots=True)
-class Inbox:
-    """What other threads want. Bounded by the open requests and calls; pins by key.
-
-    Taken in this order: submits, edits as posted, deadlines, aborts, calls that are over, unpins.
-    """
-
-    submits: list[Request] = field(default_factory=list)
-    edits: list[Edit] = field(default_factory=list)
-    deadlines: dict[int, float] = field(default_factory=dict)
-    aborts: dict[int, int] = field(default_factory=dict)
-    """Request id -> steps made when the abort was first asked for."""
-    calls_over: set[str] = field(default_factory=set)
-    unpins: set[str] = field(default_factory=set)
-
-    def __bool__(self) -> bool:
-        return bool(
-            self.submits or self.edits or self.aborts or self.deadlines or self.unpins
-            or self.calls_over
-        )  # fmt: skip
 
 
 class EngineLoop:
@@ -161,6 +68,7 @@ class EngineLoop:
         self._wake = threading.Condition()
         self._outbox: list[tuple[Sink, Output]] = []
         self._idle_checked = True
+        self._reaped_s = 0.0  # when the step's results were there
 
     # from any thread
 
@@ -298,13 +206,18 @@ class EngineLoop:
             self.kv.copied(plan.copies)
             self.kv.pool.retire(step)
         took_ms = (self._clock.now() - started) * 1000.0
-        self.counters.note_step(took_ms)
-        self.scheduler.note_step(sum(len(row.token_ids) for row in rows), took_ms)
+        n_tokens = sum(len(row.token_ids) for row in rows)
+        self.counters.note_step(took_ms, self.scheduler.floor_ms(n_tokens))
+        self.scheduler.note_step(n_tokens, took_ms)
+        self._reaped_s = started + took_ms / 1000.0
         for (request, n), sampled in zip(busy, results[: len(busy)], strict=True):
             self._reap(request, n, sampled, now)
         for request, n in planned:
             if n == 0:
                 self._reap(request, 0, None, now)
+        slots, used = self.scheduler.slots()
+        self.counters.kv_slots += slots
+        self.counters.kv_slots_used += used
 
     def _reap(self, request: Request, n: int, sampled: Sampled | None, now: float) -> None:
         """Apply one row's result; whatever goes wrong ends this request only."""
@@ -332,6 +245,7 @@ class EngineLoop:
         piece = text.push(token)
         request.tokens.append(token)
         self.counters.tokens += 1
+        self.counters.note_output(request, piece, self._reaped_s)
         out = Output(piece, (token,), (), request.cached_tokens)
         if params.logprobs is not None and sampled.logprob is not None:
             out = replace(out, logprobs=(sampled.logprob,), top=(sampled.top,))

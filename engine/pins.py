@@ -61,6 +61,7 @@ class Pins:
         self.pool = pool
         self.max_blocks = max_blocks
         self.n_lapsed = 0
+        self.n_refused = 0
         self.shared = Tally()
         """Blocks that pins hold or that open block tables took from the cache; see KvCache."""
         self._blocks = Tally()
@@ -78,7 +79,9 @@ class Pins:
     def blocks(self) -> Iterator[int]:
         return iter(self._blocks)
 
-    def holds(self, block: int) -> bool:
+    def refuses(self, block: int) -> bool:
+        """Whether the block may not be evicted; to ask for a pinned one is a bug, and counted."""
+        self.n_refused += block in self._blocks
         return block in self._blocks
 
     def paths(self) -> Iterator[tuple[int, ...]]:

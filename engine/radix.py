@@ -247,7 +247,7 @@ class RadixCache:
 
     def _remove(self, node: Node) -> None:
         parent = node.parent
-        if parent is None or node.children or self.pins.holds(node.block):
+        if parent is None or node.children or self.pins.refuses(node.block):
             raise InternalError("only an unpinned leaf may leave the cache")
         key = (node.call, node.tokens[0])
         siblings = parent.children[key]

@@ -97,10 +97,10 @@ class Request:
 
     __slots__ = (
         "arrival_s", "background", "cached_tokens", "computed", "constraint", "counts",
-        "deadline_s", "endless", "error", "expected_hit", "finish", "held", "id", "last_out_s",
-        "max_new", "n_prompt", "params", "passes", "pin_key", "pin_ttl_s", "prefill_only",
-        "priority", "rebased", "scope", "seed", "sink", "speaking", "state", "table", "text",
-        "tokens",
+        "deadline_s", "endless", "error", "expected_hit", "finish", "heard_from", "held", "id",
+        "last_out_s", "max_new", "n_prompt", "params", "passes", "pin_key", "pin_ttl_s",
+        "prefill_only", "priority", "rebased", "scope", "seed", "sink", "speaking", "state",
+        "table", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -156,6 +156,8 @@ class Request:
         self.rebased = False
         self.last_out_s: float | None = None
         """When its latest token left; None before the first."""
+        self.heard_from = False
+        """Some text has left."""
         self.finish: FinishReason | None = None
         self.error: Exception | None = None
 

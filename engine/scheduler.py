@@ -100,6 +100,10 @@ class Scheduler:
             cost, c.max_step_ms, c.later_stages_s, c.piece_s, c.age_s, c.promote_passes
         )
 
+    def floor_ms(self, n_tokens: int) -> float:
+        """The best that warm-up measured for a step of as many tokens."""
+        return self._calibration.fitted.ms(n_tokens)
+
     @property
     def n_running(self) -> int:
         return len(self._running)
@@ -119,6 +123,15 @@ class Scheduler:
     def tables(self) -> Iterator[BlockTable]:
         """Every open block table."""
         return (r.table for r in self._running.values() if r.table is not None)
+
+    def slots(self) -> tuple[int, int]:
+        """Token slots in open block tables, and those of them that hold a token."""
+        slots = used = 0
+        for request in self._running.values():
+            assert request.table is not None
+            slots += request.table.capacity
+            used += request.computed
+        return slots, used
 
     # requests come, change and go
 

@@ -46,6 +46,10 @@ class StaticScheduler(Scheduler):
     def tables(self) -> Iterator[BlockTable]:
         return (slot.table for slot in self._slots.values())
 
+    def slots(self) -> tuple[int, int]:
+        used = sum(slot.request.computed for slot in self._slots.values())
+        return sum(slot.table.capacity for slot in self._slots.values()), used
+
     def plan(self, now: float) -> StepPlan:
         if not self._slots:
             self._form(now)

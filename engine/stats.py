@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.gc_watch import GcWatch
+from engine.histogram import HistogramSnapshot
 from engine.loop import EngineLoop
 
 
@@ -39,13 +41,39 @@ class EngineStats:
     grammar_finished_total: int
     grammar_valid_total: int
     """Of those, the replies whose grammar was complete at their end: all that were not cut."""
+    waiting_peak: int
+    hit_rate: float
+    """Prompt tokens found in the prefix cache, as a share of all."""
+    cancellation_rate: float
+    """Aborted requests, as a share of those that ended."""
+    kv_waste_percent: float
+    """Slots of running requests' blocks that held no token, of all their slots, over all steps."""
+    step_over_floor_p50: float
+    """A step's time over the best that warm-up found for as many tokens."""
+    step_over_floor_p95: float
+    ttft_live_ms_p50: float
+    ttft_live_ms_p99: float
+    token_gap_live_ms_p50: float
+    token_gap_live_ms_p99: float
+    abort_steps_max: int
+    """Most steps from an abort until the request's blocks were free."""
+    pinned_evictions_total: int
+    """Pinned blocks that eviction asked for: a bug, refused."""
+    gc_pauses_total: int
+    """Garbage collections since warm-up."""
+    gc_pause_ms_max: float
+    memory_headroom_mb: int
+    """Memory that was free for others after warm-up; 0 before it."""
 
 
-def collect(loop: EngineLoop) -> EngineStats:
+def collect(loop: EngineLoop, gc: GcWatch, memory_headroom_mb: int) -> EngineStats:
     """A snapshot from any thread; figures may be one step apart from each other."""
     scheduler, counters, kv = loop.scheduler, loop.counters, loop.kv
     blocks = kv.pool.counts()
-    step_ms = sorted(counters.step_ms)
+    step_ms, over_floor = sorted(counters.step_ms), sorted(counters.step_over_floor)
+    totals = scheduler.counters
+    ttft = counters.ttft_s["live"].snapshot()
+    gaps = counters.token_gap_s["live"].snapshot()
     return EngineStats(
         running=scheduler.n_running,
         waiting=scheduler.n_waiting,
@@ -73,7 +101,36 @@ def collect(loop: EngineLoop) -> EngineStats:
         integrity_failures_total=counters.integrity_failures,
         grammar_finished_total=counters.grammar_finished,
         grammar_valid_total=counters.grammar_valid,
+        waiting_peak=totals.peak_waiting,
+        hit_rate=_share(totals.cached_tokens, totals.prompt_tokens),
+        cancellation_rate=_share(counters.aborted, counters.finished),
+        kv_waste_percent=100.0
+        * _share(counters.kv_slots - counters.kv_slots_used, counters.kv_slots),
+        step_over_floor_p50=_quantile(over_floor, 0.5),
+        step_over_floor_p95=_quantile(over_floor, 0.95),
+        ttft_live_ms_p50=ttft.quantile(0.5) * 1000.0,
+        ttft_live_ms_p99=ttft.quantile(0.99) * 1000.0,
+        token_gap_live_ms_p50=gaps.quantile(0.5) * 1000.0,
+        token_gap_live_ms_p99=gaps.quantile(0.99) * 1000.0,
+        abort_steps_max=counters.abort_steps_max,
+        pinned_evictions_total=kv.pins.n_refused,
+        gc_pauses_total=gc.n,
+        gc_pause_ms_max=gc.longest_s * 1000.0,
+        memory_headroom_mb=memory_headroom_mb,
     )
+
+
+def histograms(loop: EngineLoop) -> dict[str, dict[str, HistogramSnapshot]]:
+    """Metric name -> class of request -> its distribution, in seconds."""
+    counters = loop.counters
+    return {
+        "ttft_seconds": {name: h.snapshot() for name, h in counters.ttft_s.items()},
+        "token_gap_seconds": {name: h.snapshot() for name, h in counters.token_gap_s.items()},
+    }
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:

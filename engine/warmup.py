@@ -86,6 +86,13 @@ def freeze_garbage() -> None:
     gc.set_threshold(50_000, 50, 50)
 
 
+def free_memory_mb() -> int:
+    """Memory of the machine that is free for others, in MiB."""
+    import psutil
+
+    return int(psutil.virtual_memory().available >> 20)
+
+
 def _sizes(wanted: tuple[int, ...], most: int) -> list[int]:
     return [n for n in wanted if n <= most] or [max(1, most)]
 

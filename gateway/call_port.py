@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from engine.client import Engine
+from engine.histogram import HistogramSnapshot
 from voice_agent.endpointing import TurnTaking
 from voice_agent.events import EndReason, Event
 from voice_agent.playout import Tick
@@ -98,4 +99,8 @@ class StackPort(Protocol):
 
     def gauges(self) -> Mapping[str, float]:
         """Numbers of the engine and of every stage's queue, by metric name without prefix."""
+        ...
+
+    def histograms(self) -> Mapping[str, Mapping[str, HistogramSnapshot]]:
+        """The engine's distributions: metric name without prefix -> class of request -> values."""
         ...

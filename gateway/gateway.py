@@ -54,7 +54,7 @@ class Gateway:
         self._idle = asyncio.Event()
         self._idle.set()
         self.gauge_sources: list[Callable[[], dict[str, float]]] = []
-        self.metrics = Metrics(self._gauges)
+        self.metrics = Metrics(self._gauges, self.stack.histograms)
 
     def _gauges(self) -> dict[str, float]:
         return {

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.histogram import HistogramSnapshot
 from voice_agent.trace import Mark, TurnTrace
 
 SECONDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 LATENESS = (-1.0, -0.5, -0.2, -0.1, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+Distributions = Mapping[str, Mapping[str, HistogramSnapshot]]
+"""Metric name -> class of request -> its values."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -29,10 +33,32 @@ class _Gauges(Collector):
             yield family
 
 
-class Metrics:
-    """Owns the registry. `gauges` is read at each scrape."""
+class _Histograms(Collector):
+    """Reads the distributions that the engine keeps, at scrape time."""
 
-    def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, read: Callable[[], Distributions]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        for name, by_class in sorted(self._read().items()):
+            metric = f"voice_agent_{name}"
+            family = HistogramMetricFamily(metric, name.replace("_", " "), labels=["class"])
+            for kind, snapshot in by_class.items():
+                sums = list(accumulate(snapshot.counts))
+                bounds = [*map(str, snapshot.bounds), "+Inf"]
+                buckets = list(zip(bounds, sums, strict=True))
+                family.add_metric([kind], buckets, snapshot.total)
+            yield family
+
+
+class Metrics:
+    """Owns the registry. `gauges` and `histograms` are read at each scrape."""
+
+    def __init__(
+        self,
+        gauges: Callable[[], Mapping[str, float]],
+        histograms: Callable[[], Distributions] = dict,
+    ) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         r = self.registry
         self.calls_ended = Counter(
@@ -83,6 +109,7 @@ class Metrics:
             "voice_agent_media_frames", "caller frames by how they were got", ["flag"], registry=r
         )
         r.register(_Gauges(gauges))
+        r.register(_Histograms(histograms))
 
     def turn(self, trace: TurnTrace) -> None:
         """Count one finished turn. Outcomes carry a reason after a colon; the label does not."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.client import Engine
+from engine.histogram import HistogramSnapshot
 from engine.sampling import SamplingParams
 
 from . import gauges
@@ -284,6 +285,12 @@ class Stack:
     def gauges(self) -> dict[str, float]:
         """Numbers of the engine and of each stage's queue, for /metrics."""
         return gauges.collect(self)
+
+    def histograms(self) -> Mapping[str, Mapping[str, HistogramSnapshot]]:
+        """The engine's distributions, for /metrics: metric name -> class of request -> values."""
+        if self.engine is None:
+            return {}
+        return {f"engine_{name}": kinds for name, kinds in self.engine.histograms().items()}
 
 
 def _sampling(file: AgentFile) -> SamplingParams:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import websockets
 
+from engine.histogram import Histogram
 from gateway.admission import Admission
 from gateway.metrics import Metrics
 from gateway.pacer import MAX_CATCH_UP, PERIOD_S, Pacer
@@ -115,6 +116,22 @@ def test_metrics_read_the_trace() -> None:
         'voice_agent_turn_tokens_total{kind="cached"} 80.0',
         'voice_agent_barge_in_stop_seconds_bucket{le="0.15"} 1.0',
         'voice_agent_first_sound_lateness_seconds_bucket{le="0.0"} 1.0',
+    ):
+        assert line in text
+
+
+def test_metrics_show_the_engines_distributions_by_class() -> None:
+    ttft = Histogram((0.1, 0.2))
+    for seconds in (0.05, 0.15, 0.16, 9.0):
+        ttft.observe(seconds)
+    metrics = Metrics(dict, lambda: {"engine_ttft_seconds": {"live": ttft.snapshot()}})
+    text = metrics.render().decode()
+    for line in (
+        'voice_agent_engine_ttft_seconds_bucket{class="live",le="0.1"} 1.0',
+        'voice_agent_engine_ttft_seconds_bucket{class="live",le="0.2"} 3.0',
+        'voice_agent_engine_ttft_seconds_bucket{class="live",le="+Inf"} 4.0',
+        'voice_agent_engine_ttft_seconds_count{class="live"} 4.0',
+        'voice_agent_engine_ttft_seconds_sum{class="live"} 9.36',
     ):
         assert line in text
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from engine.client import Engine
+from engine.histogram import HistogramSnapshot
 from voice_agent.errors import UsageError
 from voice_agent.events import (
     CallEnded,
@@ -255,6 +256,9 @@ class FakeStack:
         call = FakeCall(f"call{len(self.calls)}", name, on_event, lead_ms, **options)
         self.calls.append(call)
         return call
+
+    def histograms(self) -> Mapping[str, Mapping[str, HistogramSnapshot]]:
+        return {}
 
     def gauges(self) -> Mapping[str, float]:
         return {"engine_running": 1.0, "stt_queue": 0.0}
