@@ -226,7 +226,7 @@ class RemoteThinking:
             if self._cancelled() or not must:
                 return None
             raise self._late() from None
-        except httpx2.TransportError as e:
+        except httpx2.RequestError as e:
             if self._cancelled():
                 return None
             raise self._lost(e) from e
@@ -237,7 +237,7 @@ class RemoteThinking:
         return self._scope.cancelled
 
     def _stop_waiting(self) -> None:
-        if self._waiting is not None:
+        if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(0.0)
 
     def _late(self) -> RemoteError:
@@ -245,7 +245,7 @@ class RemoteThinking:
             return self._error("stopped in the middle of its answer", "VA482")
         return self._error(f"said nothing within {self._remote.first_token_s:g} s", "VA482")
 
-    def _lost(self, error: httpx2.TransportError) -> RemoteError:
+    def _lost(self, error: httpx2.RequestError) -> RemoteError:
         what, code = "broke off its answer", "VA483"
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
             what, code = "cannot be reached", "VA481"

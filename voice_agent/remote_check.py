@@ -34,7 +34,7 @@ def check_remote(
         ) as client:
             answer = client.get(f"{remote.base_url}/models")
             found = _names(answer)
-    except httpx2.TransportError as e:
+    except httpx2.RequestError as e:
         return RemoteState.SILENT, f"{place}: cannot be reached ({type(e).__name__})"
     except (ValueError, TypeError, KeyError):
         return RemoteState.SILENT, f"{place}: answers something that is no list of models"

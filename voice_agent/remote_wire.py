@@ -89,13 +89,18 @@ def parse_chunk(name: str, data: str) -> Chunk:
             )
         choice: dict[str, Any] = next(iter(body.get("choices") or ()), {})
         delta = choice.get("delta") or {}
-        return Chunk(delta.get("content") or "", choice.get("finish_reason"), _usage(body))
-    except (ValueError, AttributeError, TypeError) as e:
+        return Chunk(_text(delta.get("content")), choice.get("finish_reason"), _usage(body))
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as e:
         raise RemoteError(
             f"the language model {name!r} sent something that is no answer",
             code="VA483",
             detail=f"{type(e).__name__}: {data[:DETAIL_CHARS]}",
         ) from e
+
+
+def _text(content: str | None) -> str:
+    """Half a surrogate pair, which JSON can carry and nothing else, becomes U+FFFD."""
+    return (content or "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def finish_of(word: str) -> str:

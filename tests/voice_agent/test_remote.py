@@ -304,6 +304,42 @@ async def test_over_a_socket_the_server_sees_the_cancel() -> None:
         await thinker.close()
 
 
+async def test_a_call_may_be_interrupted_again_and_again() -> None:
+    """As a call does it: the scope cancels the task and then the reply. No connection is lost."""
+    server = ScriptedOpenAI(Answer(["It ", "is ", 600.0, "noon."]))
+    async with server.listening() as url:
+        loop = asyncio.get_running_loop()
+        remote = RemoteSection(
+            base_url=url, model="m", connect_s=10.0, first_token_s=30.0, stall_s=30.0
+        )
+        thinker = RemoteThinker("far", remote, _LoopClock(loop), max_connections=2)
+
+        async def read(scope: CancelScope, texts: list[str]) -> None:
+            thinking = thinker.think(
+                PROMPT, SamplingParams(), call="c", tenant="t", deadline_s=0.0, scope=scope
+            )
+            async with aclosing(thinking.__aiter__()) as thoughts:
+                async for thought in thoughts:
+                    texts.append(thought.text)
+                    if len(texts) == 2:
+                        loop.call_soon(scope.cancel)
+
+        for _ in range(10):
+            scope, texts = CancelScope("reply"), list[str]()
+            task = asyncio.create_task(read(scope, texts))
+            scope.on_cancel(task.cancel)  # type: ignore[arg-type]
+            await asyncio.wait({task})
+            assert texts == ["It ", "is "]
+        while server.running:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert server.cancelled == 10
+        server.answers = [Answer()]
+        texts = []
+        await read(CancelScope("last"), texts)
+        assert "".join(texts) == "It is noon."
+        await thinker.close()
+
+
 async def test_nobody_listens() -> None:
     remote = RemoteSection(base_url="http://127.0.0.1:9/v1", model="m")
     thinker = RemoteThinker("far", remote, _LoopClock(asyncio.get_running_loop()))
