@@ -12,6 +12,7 @@ from .clock import Clock
 from .config import Config
 from .context import Chat, Decoder
 from .fallback import Backend, FallbackThinker
+from .machine import usable_memory_mb
 from .plain_text import CHARS_PER_TOKEN, PlainChat, PlainTokenizer
 from .remote import RemoteThinker
 from .think import EMBEDDED, EngineThinker, Thinker
@@ -77,9 +78,13 @@ def load_engine(config: Config, model_path: Path, clock: Clock) -> Engine:
             model_path=model_path,
             quant=section.quant,
             threads=section.threads or 1,
-            kv_bytes=section.kv_mb << 20,
+            kv_bytes=section.kv_bytes(usable_memory_mb()),
+            block_size=section.block_size,
             max_model_len=section.max_model_len,
             max_num_seqs=section.max_num_seqs,
+            max_num_batched_tokens=section.max_num_batched_tokens,
+            scheduling_policy=section.scheduling_policy,
+            prefix_cache=section.enable_prefix_caching,
         ),
         clock,
     )

@@ -36,6 +36,7 @@ from voice_agent.toml_lines import key_lines, line_of
 ENV_PREFIX = "VOICE_AGENT__"
 FILE_NAME = "voice-agent.toml"
 SECRETS = frozenset({"server.api_keys", "llm.api_key", "llm.second.api_key"})
+DEFAULT_KV_MB = 512
 OWN_FIELDS = frozenset({"model", "messages", "stream", "stream_options"})
 """Of a request to a remote model: never replaced by `extra`."""
 
@@ -166,10 +167,34 @@ class EngineSection(_Section):
 
     threads: int = Field(default=0, ge=0)
     """0: one. A second spins against recognition and voice and loses on two busy cores."""
-    kv_mb: int = Field(default=512, ge=16)
+    kv_mb: int = Field(default=0, ge=0)
+    """0: `gpu_memory_utilization` decides."""
+    gpu_memory_utilization: float = Field(default=0.0, ge=0.0, le=0.9)
+    """Share of the machine's memory that the KV cache takes; 0: 512 MiB."""
+    block_size: Literal[16, 32] = 16
     max_num_seqs: int = Field(default=16, ge=1)
+    max_num_batched_tokens: int = Field(default=512, ge=16)
     max_model_len: int = Field(default=8192, ge=256)
+    scheduling_policy: Literal["deadline", "priority", "fcfs"] = "deadline"
+    enable_prefix_caching: Literal["radix", "block-hash", "none"] = "radix"
+    """true and false stand for `radix` and `none`."""
     quant: Literal["auto", "native", "int8", "fp32"] = "auto"
+
+    @field_validator("enable_prefix_caching", mode="before")
+    @classmethod
+    def _yes_or_no(cls, value: object) -> object:
+        return {"true": "radix", "false": "none"}.get(str(value).lower(), value)
+
+    @model_validator(mode="after")
+    def _a_token_each(self) -> Self:
+        if self.max_num_seqs > self.max_num_batched_tokens:
+            raise ValueError("max_num_seqs must not exceed max_num_batched_tokens")
+        return self
+
+    def kv_bytes(self, memory_mb: int) -> int:
+        """Memory of the KV cache on a machine with so much memory."""
+        share = int(memory_mb * self.gpu_memory_utilization)
+        return (self.kv_mb or share or DEFAULT_KV_MB) << 20
 
 
 class LogConfig(_Section):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8")
 
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -61,6 +63,18 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def usable_memory_mb() -> int:
+    """The machine's memory, or what this process's control group may use of it."""
+    import psutil
+
+    total = psutil.virtual_memory().total
+    try:
+        limit = int(CGROUP_LIMIT.read_text("ascii"))
+    except (OSError, ValueError):  # no such group, or "max"
+        limit = total
+    return int(min(total, limit)) >> 20
 
 
 def own_names() -> list[str]:

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.client import Engine
+from engine.config import EngineConfig
 from tests.support.fakes import FakeChat, FakeTokenizer
 from voice_agent import brain as brains
+from voice_agent import machine
 from voice_agent.clock import ManualClock
 from voice_agent.config import Config
 from voice_agent.context import Conversation, Role
@@ -72,3 +75,40 @@ def test_without_a_tokenizer_a_cut_is_exact(text: str, heard: int) -> None:
     prompt = c.prompt("more")
     assert prompt.messages[-1] == (Role.USER, "more")
     assert PlainTokenizer().decode(prompt.ids) == "".join(t for _, t in prompt.messages)
+
+
+def test_the_engine_gets_what_its_section_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[EngineConfig] = []
+    monkeypatch.setattr(Engine, "load", lambda config, clock: given.append(config))
+    section = {
+        "kv_mb": 32, "block_size": 32, "max_model_len": 512, "max_num_seqs": 3,
+        "max_num_batched_tokens": 96, "scheduling_policy": "fcfs", "enable_prefix_caching": False,
+    }  # fmt: skip
+    config = Config.model_validate({"engine": section})
+    brains.load_engine(config, Path("model"), ManualClock())
+    assert given == [
+        EngineConfig(
+            Path("model"),
+            quant="auto",
+            threads=1,
+            kv_bytes=32 << 20,
+            block_size=32,
+            max_model_len=512,
+            max_num_seqs=3,
+            max_num_batched_tokens=96,
+            scheduling_policy="fcfs",
+            prefix_cache="none",
+        )
+    ]
+
+
+def test_a_containers_limit_counts_as_its_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(machine, "CGROUP_LIMIT", limit)
+    whole = machine.usable_memory_mb()
+    limit.write_text("max\n")
+    assert machine.usable_memory_mb() == whole
+    limit.write_text(f"{64 << 20}\n")
+    assert machine.usable_memory_mb() == 64

@@ -201,3 +201,36 @@ def test_every_key_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "CONFIG.md").read_text("utf-8")
     missing = [name for name in dotted_names(Config) if f"`{name}`" not in text]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [("true", "radix"), ("false", "none"), ('"block-hash"', "block-hash"), ('"none"', "none")],
+)
+def test_prefix_caching_is_a_kind_or_yes_or_no(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, kind: str
+) -> None:
+    path = write(tmp_path, f"[engine]\nenable_prefix_caching = {given}\n")
+    assert load_config(path).config.engine.enable_prefix_caching == kind
+    monkeypatch.setenv("VOICE_AGENT__ENGINE__ENABLE_PREFIX_CACHING", given.strip('"'))
+    assert load_config().config.engine.enable_prefix_caching == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "mb"),
+    [
+        ("", 512),
+        ("kv_mb = 64", 64),
+        ("gpu_memory_utilization = 0.25", 4000),
+        ("kv_mb = 64\ngpu_memory_utilization = 0.25", 64),
+    ],
+)
+def test_the_kv_caches_memory_is_bytes_or_a_share(tmp_path: Path, text: str, mb: int) -> None:
+    section = load_config(write(tmp_path, f"[engine]\n{text}\n")).config.engine
+    assert section.kv_bytes(16_000) == mb << 20
+
+
+def test_more_rows_than_tokens_in_a_step_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "[engine]\nmax_num_seqs = 64\nmax_num_batched_tokens = 32\n")
+    with pytest.raises(UsageError, match="max_num_seqs must not exceed"):
+        load_config(path)
