@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.budget import CostModel
+from engine.inbox import Commit, Revise
 from engine.runner import Runner
+from engine.sampling import SamplingParams
+from engine.static import StaticScheduler
 from tests.engine.fakes import Sim
-from tests.support import tiny_model
+from tests.support import native, tiny_model
 
 pytestmark = pytest.mark.unit
 
@@ -27,6 +31,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module", params=["fp32", "int8", "native"])
 def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
+    if request.param == "native":
+        native.library()
     return Runner.load(folder, n_blocks=N_BLOCKS, quant=request.param, threads=1)
 
 
@@ -37,8 +43,8 @@ def prompt(n: int, seed: int) -> list[int]:
 PROMPTS = [prompt(37, 1) + prompt(12, 2), prompt(37, 1) + prompt(5, 3), prompt(60, 4), prompt(3, 5)]
 
 
-def sim(runner: Runner, **options) -> Sim:
-    made = Sim(N_BLOCKS, block_size=runner.block_size, runner=runner, **options)
+def sim(runner: Runner, n_blocks: int = N_BLOCKS, **options) -> Sim:
+    made = Sim(n_blocks, block_size=runner.block_size, runner=runner, **options)
     made.loop._eos_ids = frozenset()
     return made
 
@@ -105,3 +111,59 @@ def test_a_next_turn_equals_the_same_dialogue_cold(runner):
             assert sink.cached == len(context) - 7 - 1
         context = context + sink.tokens + prompt(7, 20 + turn)
     assert request.n_prompt == len(context) - 9 - 7
+
+
+@pytest.mark.parametrize("kind", ["block-hash", "none"])
+def test_other_prefix_caches_are_identical(runner, alone, kind):
+    engine = sim(runner, prefix_cache=kind)
+    for _ in range(2):
+        for p, want in zip(PROMPTS, alone[0], strict=True):
+            _, sink = engine.submit(p, N_NEW)
+            engine.run()
+            assert sink.tokens == want
+    assert (sink.cached > 0, engine.scheduler.counters.cached_tokens > 0) == (
+        False, kind == "block-hash",
+    )  # fmt: skip
+    assert engine.all_free()
+
+
+def test_padding_is_identical(runner, alone):
+    engine = sim(runner, prefix_cache="none", max_num_seqs=4)
+    engine.scheduler = engine.loop.scheduler = StaticScheduler(
+        engine.config, engine.kv, CostModel(1.0, 0.1), 128
+    )
+    sinks = [engine.submit(p, N_NEW)[1] for p in PROMPTS]
+    engine.run()
+    assert [sink.tokens for sink in sinks] == alone[0]
+    assert engine.all_free()
+
+
+def test_larger_blocks_are_identical(runner, alone):
+    larger = Runner(runner.model, N_BLOCKS // 2, 32)
+    engine = sim(larger, n_blocks=N_BLOCKS // 2)
+    sinks = [engine.submit(p, N_NEW)[1] for p in PROMPTS]
+    engine.run()
+    assert [sink.tokens for sink in sinks] == alone[0]
+    _, again = engine.submit(PROMPTS[0], N_NEW)
+    engine.run()
+    assert (again.tokens, again.cached) == (alone[0][0], len(PROMPTS[0]) - 1)
+    assert engine.all_free()
+
+
+def test_a_prompt_that_grew_and_was_revised_is_identical(runner, alone):
+    """Rolled back inside blocks that another call reads, while that call generates."""
+    engine = sim(runner, max_num_batched_tokens=64)
+    other, other_sink = engine.submit(PROMPTS[0], N_NEW)
+    request, sink = engine.submit(PROMPTS[1][:30], 1, held=True, call="c")
+    for at, keep, more in ((1, 20, [3, 4, 5] * 9), (4, 7, PROMPTS[1][7:40]), (7, 40, [])):
+        for _ in range(at):
+            engine.step()
+        engine.loop.post_edit(Revise(request.id, keep, tuple(more)))
+    engine.loop.post_edit(Revise(request.id, 40, tuple(PROMPTS[1][40:])))
+    engine.loop.post_edit(Commit(request.id, SamplingParams(max_tokens=N_NEW), 1, N_NEW, 200.0))
+    engine.run()
+    assert sink.tokens == alone[0][1]
+    assert other_sink.tokens == alone[0][0]
+    assert other.state is request.state
+    engine.kv.prefix.forget("c")
+    assert engine.all_free()
