@@ -20,8 +20,8 @@ from engine.errors import UsageError
 from engine.inputs import Sampled, SampleRow
 from engine.sampling import SamplingParams
 
-_FIRST = 256
-"""Candidates taken before the whole vocabulary is considered."""
+_FAR, _MOST = 9.0, 256
+"""Candidates looked at first: e^-9 of the likeliest token's share or more, and so many at most."""
 _F32: TypeAlias = NDArray[np.float32]
 _F64: TypeAlias = NDArray[np.float64]
 
@@ -38,11 +38,10 @@ def choose(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
         return [Sampled(token) for token in best.tolist()]
     scores = [_shaped(raw[i], row) for i, row in enumerate(rows)]
     for i, row in enumerate(rows):
-        if row.params.greedy and scores[i] is not raw[i]:
+        if not row.params.greedy:
+            best[i] = _draw(scores[i], row)
+        elif scores[i] is not raw[i]:
             best[i] = scores[i].argmax()
-    drawn = [i for i, row in enumerate(rows) if not row.params.greedy]
-    if drawn:
-        best[drawn] = _draw(np.stack([scores[i] for i in drawn]), [rows[i] for i in drawn])
     told = {i: _told(raw[i], int(best[i]), n) for i, row in enumerate(rows)
             if (n := row.params.logprobs) is not None}  # fmt: skip
     return [told.get(i) or Sampled(int(token)) for i, token in enumerate(best)]
@@ -99,26 +98,14 @@ def _told(scores: _F32, token: int, n_top: int) -> Sampled:
     return Sampled(token, float(scores[token]) - total, tuple(likeliest))
 
 
-def _draw(scores: _F32, rows: Sequence[SampleRow]) -> list[int]:
-    """One random token per row of scores fp32 [n, vocab], changed in place."""
-    scores -= scores.max(-1, keepdims=True)
-    scores /= np.array([[row.params.temperature] for row in rows], np.float32)
-    scaled = torch.from_numpy(scores)
-    total = torch.logsumexp(scaled, -1, True)
-    top = torch.topk(scaled, min(_FIRST, scores.shape[-1]))
-    first = (top.values - total).double().exp().numpy()
-    names = top.indices.numpy()
-    return [
-        _pick(first[i], names[i], scores[i], float(total[i]), row) for i, row in enumerate(rows)
-    ]
-
-
-def _pick(
-    shares: _F64, names: NDArray[np.int64], scaled: _F32, total: float, row: SampleRow
-) -> int:
-    """One token. shares, names: the likeliest ones, descending; scaled: of the whole vocabulary."""
+def _draw(scores: _F32, row: SampleRow) -> int:
+    """One random token of a row of scores fp32 [vocab], which is left as it is."""
     p, at = row.params, uniform(row.seed, row.position)
-    if _enough(shares, p, len(scaled)):
+    scaled = (scores - scores.max()) / np.float32(p.temperature)
+    total = float(np.log(np.exp(scaled).sum()))
+    names, beyond = _likely(scaled)
+    shares = _shares(scaled[names], total)
+    if _enough(shares, beyond, p, len(scaled)):
         return int(names[_place(_filtered(shares, p), at)])
     covered = float(shares.sum())
     unfiltered = not (p.top_k or p.top_p < 1.0 or p.min_p)
@@ -137,6 +124,19 @@ def _pick(
     return _place(whole, (at - covered) / (1.0 - covered))
 
 
+def _likely(scaled: _F32) -> tuple[NDArray[np.int64], float]:
+    """(candidates, likeliest first; how likely any other is at most, as a share of the first).
+
+    scaled: log-likelihoods relative to the largest, fp32 [vocab].
+    """
+    names = np.flatnonzero(scaled > -_FAR)
+    if len(names) > _MOST:
+        names = torch.topk(torch.from_numpy(scaled), _MOST, sorted=False).indices.numpy()
+    names = names[np.argsort(-scaled[names], kind="stable")]
+    last = scaled[names[-1]] if len(names) == _MOST else -_FAR
+    return names, float(np.exp(np.float64(last)))
+
+
 def _shares(scaled: _F32, total: float) -> _F64:
     return np.exp(scaled.astype(np.float64) - total)
 
@@ -148,13 +148,13 @@ def _place(shares: _F64, at: float) -> int:
     return min(place, int(np.flatnonzero(shares)[-1]))
 
 
-def _enough(shares: _F64, params: SamplingParams, vocab: int) -> bool:
+def _enough(shares: _F64, beyond: float, params: SamplingParams, vocab: int) -> bool:
     """Whether the filters certainly keep none beyond these likeliest candidates."""
     return (
         len(shares) == vocab
         or 0 < params.top_k <= len(shares)
         or (params.top_p < 1.0 and not params.top_k and shares.sum() >= params.top_p)
-        or shares[-1] < params.min_p * shares[0]
+        or beyond < params.min_p
     )
 
 
