@@ -18,7 +18,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up test test-browser lint type bench load clean
+.PHONY: help install up test test-browser lint type bench bench-engine bench-peers load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,7 @@ up: $(INSTALL_DONE) ## Start the server; fetches missing models first. ARGS="--p
 test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
 	$(BIN)/voice-agent models fetch --group small
 	@command -v chromium >/dev/null || echo "NOT RUN: browser tests: needs chromium"
+	@command -v "$${CXX:-g++}" >/dev/null || echo "NOT RUN: native kernels: needs g++"
 	@command -v node >/dev/null || echo "NOT RUN: browser tests: needs node"
 	@command -v sipp >/dev/null || echo "NOT RUN: telephone tests: needs sipp"
 	$(BIN)/python -m pytest -m "not slow and not gpu$(if $(shell command -v chromium && command -v node),, and not browser)" $(ARGS)
@@ -61,6 +62,12 @@ type: $(INSTALL_DONE) ## Types.
 
 bench: $(INSTALL_DONE) ## Benchmarks of the stages on this machine.
 	$(BIN)/python -m loadtest.bench $(ARGS)
+
+bench-engine: $(INSTALL_DONE) ## The engine's modes and its peers. ARGS="--model qwen2.5-0.5b --only fixed"
+	$(BIN)/python -m loadtest.bench engine $(ARGS)
+
+bench-peers: $(INSTALL_DONE) ## Install what bench-engine compares with, each in its own environment.
+	$(BIN)/python -m loadtest.bench peers $(ARGS)
 
 load: $(INSTALL_DONE) ## Simulated callers against a running server.
 	$(BIN)/python -m loadtest $(ARGS)

@@ -25,6 +25,7 @@ from engine.models.layers import Quant
 from engine.runner import Runner
 from engine.sampling import SamplingParams
 from engine.text.load import load_text
+from tests.support import native
 from tests.support.judge import transformers_model
 
 TEXT = (
@@ -97,6 +98,7 @@ def check_int8(case: Case) -> None:
 
 
 def check_native(case: Case) -> None:
+    native.library()
     got = all_logits(case, "native")
     cosine = torch.nn.functional.cosine_similarity(got, case.want, -1)
     assert cosine.mean() > 0.999

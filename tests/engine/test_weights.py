@@ -18,7 +18,7 @@ from engine.inputs import Row
 from engine.models.gguf_file import GgufFile
 from engine.models.weights import halve, interleave, open_weights
 from engine.runner import Runner
-from tests.support import gguf_writer, tiny_model
+from tests.support import gguf_writer, native, tiny_model
 
 pytestmark = pytest.mark.unit
 
@@ -38,6 +38,7 @@ def test_gguf_and_safetensors_give_the_same_logits(kind: str, arch: str, tmp_pat
     model = tiny_model.save(kind, tmp_path / "folder")
     gguf_writer.write(model, tmp_path / "model.gguf", arch=arch)
     row = Row(tuple(range(20)), 0, (0, 1), None)
+    native.library()
     for quant in ("fp32", "native"):
         both = [
             Runner.load(path, n_blocks=2, quant=quant).logits([row])

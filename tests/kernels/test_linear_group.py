@@ -11,6 +11,7 @@ from kernels import build
 from kernels.linear_group import spec
 from kernels.linear_group.cpu import Arena, PackedLinear
 from kernels.linear_group.reference import linear_group
+from tests.support import native
 
 pytestmark = pytest.mark.interp
 
@@ -19,7 +20,7 @@ FORMATS = ((4, False), (4, True), (5, False), (5, True), (8, False))
 
 @pytest.fixture(scope="module", params=build.usable_levels())
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    return build.library(request.param)
+    return native.library(request.param)
 
 
 def codes(n_in: int, n_out: int, bits: int, shifted: bool) -> spec.Codes:
@@ -55,14 +56,14 @@ def test_close_to_the_exact_product(n_in: int, n_out: int) -> None:
     w = spec.quantise(torch.randn(n_out, n_in) * 0.05)
     x = torch.randn(9, n_in)
     want = x @ w.dense().T
-    error = (PackedLinear(w)(x) - want).norm(dim=1) / want.norm(dim=1)
+    error = (PackedLinear(w, Arena(native.library()))(x) - want).norm(dim=1) / want.norm(dim=1)
     assert error.max() < spec.REL_ERROR
 
 
 @pytest.mark.parametrize(("bits", "shifted"), FORMATS)
 def test_bit_identical_alone_in_every_batch_and_on_every_level(bits: int, shifted: bool) -> None:
     w, x = codes(576, 200, bits, shifted), activations(40, 576)
-    linears = [PackedLinear(w, Arena(build.library(level))) for level in build.usable_levels()]
+    linears = [PackedLinear(w, Arena(native.library(level))) for level in build.usable_levels()]
     full = linears[0](x)
     for linear in linears:
         for n in (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 31, 32, 40):
@@ -78,8 +79,9 @@ def test_bias(library: ctypes.CDLL) -> None:
 
 def test_a_width_that_is_no_multiple_of_a_group_is_refused() -> None:
     w = spec.Codes(8, torch.zeros(16, 40, dtype=torch.uint8), torch.ones(16, 1).half(), None)
+    arena = Arena(native.library())
     with pytest.raises(ValueError, match="multiple of 32"):
-        PackedLinear(w)
+        PackedLinear(w, arena)
 
 
 @pytest.mark.parametrize("bits", [4, 5, 8])

@@ -14,13 +14,14 @@ from kernels import build
 from kernels.rms_norm.reference import rms_norm
 from kernels.rope.reference import rope
 from kernels.silu_mul.reference import silu_mul
+from tests.support import native
 
 pytestmark = pytest.mark.interp
 
 
 @pytest.fixture(scope="module", params=build.usable_levels())
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    return build.library(request.param)
+    return native.library(request.param)
 
 
 def at(x: Tensor) -> c_void_p:
@@ -29,7 +30,7 @@ def at(x: Tensor) -> c_void_p:
 
 def test_it_says_which_instruction_set_it_was_built_for() -> None:
     for level in build.usable_levels():
-        library = build.library(level)
+        library = native.library(level)
         library.native_name.restype = ctypes.c_char_p
         assert library.native_name().decode() == level
 
