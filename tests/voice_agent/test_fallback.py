@@ -218,6 +218,27 @@ def test_a_cancelled_reply_asks_nobody_else() -> None:
     assert two.thinker.gauges()["llm_first_down"] == 0.0
 
 
+def test_a_failure_of_a_cancelled_reply_counts_for_nothing() -> None:
+    loop = VirtualLoop()
+    broken, good = FakeThinker(lambda _: ""), FakeThinker(lambda _: "Fine.")
+    broken.fail = True
+    thinker = FallbackThinker(
+        Backend("primary", broken), Backend("second", good), loop, cooldown_s=1.0, probe_s=1.0
+    )
+    scope = CancelScope("reply")
+
+    async def run() -> None:
+        loop.call_later(broken.first_s / 2, scope.cancel)
+        thinking = thinker.think(
+            PROMPT, SamplingParams(), call="c", tenant="t", deadline_s=0.0, scope=scope
+        )
+        assert [t async for t in thinking] == []
+
+    run_virtual(run(), loop)
+    assert good.prompts == []
+    assert thinker.gauges()["llm_failed"] == 0.0
+
+
 def test_an_engine_error_counts_as_any_other() -> None:
     class Full(FakeThinker):
         def think(self, *args: Any, **named: Any) -> Any:

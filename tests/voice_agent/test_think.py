@@ -1,0 +1,60 @@
+"""The engine in this process as a reply sees it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine.errors import InternalError
+from engine.generation import Delta
+from engine.request import FinishReason
+from voice_agent.think import EngineThinking, Source, Thought
+
+pytestmark = pytest.mark.unit
+
+
+class Generation:
+    """Deltas as told, and whether it was closed."""
+
+    def __init__(self, *deltas: Delta, error: Exception | None = None) -> None:
+        self.error = error
+        self.closed = False
+        self.usage = SimpleNamespace(prompt_tokens=9, cached_tokens=4, output_tokens=2)
+        self._deltas = iter(deltas)
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> Delta:
+        try:
+            return next(self._deltas)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_deltas_become_thoughts() -> None:
+    generation: Any = Generation(Delta("Hi", (1, 2)), Delta("", (), FinishReason.STOP))
+    thinking = EngineThinking(generation)
+    assert [t async for t in thinking] == [Thought("Hi", (1, 2), None), Thought("", (), "stop")]
+    assert thinking.source == Source("embedded")
+    assert thinking.usage.prompt_tokens == 9
+
+
+async def test_a_failed_request_is_an_error_and_not_an_empty_reply() -> None:
+    broken = InternalError("the step failed")
+    generation: Any = Generation(Delta("", (), FinishReason.ERROR), error=broken)
+    with pytest.raises(InternalError, match="the step failed"):
+        _ = [t async for t in EngineThinking(generation)]
+
+
+async def test_a_reader_that_leaves_ends_the_request() -> None:
+    generation: Any = Generation(Delta("Hi", (1,)), Delta(" you", (2,)))
+    thoughts = EngineThinking(generation).__aiter__()
+    await anext(thoughts)
+    await thoughts.aclose()
+    assert generation.closed
