@@ -219,3 +219,4 @@ def test_listening_everywhere_answers_to_the_machines_own_name() -> None:
     hosts = gateway_config(everywhere, 8080).allowed_hosts
     assert {"x.example", socket.gethostname(), "127.0.0.1"} <= set(hosts)
     assert gateway_config(Config(), 8080).allowed_hosts == ()
+    assert gateway_config(Config(), 8080).max_http_replies == 64

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import choice
 from engine.choice import choose, uniform
 from engine.counts import TokenCounts
 from engine.errors import UsageError
@@ -143,6 +144,24 @@ def test_every_setting_in_one_batch_does_what_it_does_alone(menu, history, seed)
     alone = [choose(logits[i : i + 1], [row])[0] for i, row in enumerate(rows)]
     assert choose(logits, rows) == alone
     assert torch.equal(logits, before)
+
+
+def test_a_row_pays_only_for_what_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    work: list[str] = []
+    for name in ("_shaped", "_draw", "_told", "_penalise"):
+        real = getattr(choice, name)
+        monkeypatch.setattr(
+            choice, name, lambda *a, real=real, name=name: (work.append(name), real(*a))[1]
+        )
+    plain = SampleRow(SamplingParams(), 0, 0)
+    choose(LOGITS.repeat(9, 1), [plain] * 9)
+    assert work == []
+    others = [{"temperature": 1.0}, {"logprobs": 1}, {"repetition_penalty": 1.1}]
+    rows = [plain] * 6 + [SampleRow(SamplingParams(**settings), 0, 0) for settings in others]
+    choose(LOGITS.repeat(9, 1), rows)
+    assert [work.count(name) for name in ("_draw", "_told", "_penalise")] == [1, 1, 1]
+    row = LOGITS.numpy()
+    assert choice._shaped(row, plain) is row  # no copy
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=300), st.data())

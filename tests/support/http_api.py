@@ -32,7 +32,7 @@ class Api:
     stack: FakeStack
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(4000):
+        for _ in range(30_000):  # a busy machine is slow; never asserted, only given up on
             if condition():
                 return
             await asyncio.sleep(0.001)

@@ -39,7 +39,7 @@ class LogitRunner:
         self._logits = logits
 
     def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
-        assert self.gate.wait(20), "the test forgot the gate"
+        assert self.gate.wait(60), "the test forgot the gate"
         time.sleep(self.pause_s)
         samples = [row.sample for row in rows if row.sample is not None]
         if not samples:
