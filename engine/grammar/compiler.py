@@ -7,24 +7,18 @@ computed as it is needed. The limits bound both, so that no grammar can hold the
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from llguidance import LLMatcher, LLTokenizer
 from llguidance._lib import LLParserLimits
 
 from engine.errors import UsageError
-from engine.grammar.spec import Grammar
+from engine.grammar.spec import ONE_LINE, Grammar
 from engine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-_SEPARATORS: JsonCompileOptions = {
-    "whitespace_flexible": False,
-    "item_separator": ", ?",
-    "key_separator": ": ?",
-}
-"""JSON on one line: free white space lets a small model go on with blanks for ever."""
 _SPECIAL = b"\xff"
 """llguidance's mark of a token that no text can spell."""
 
@@ -84,7 +78,9 @@ def _source(grammar: Grammar) -> str:
         raise UsageError(f"the JSON schema is no JSON: {error}") from None
     if not isinstance(schema, dict):
         schema = {} if schema is True else {"not": {}}
-    return LLMatcher.grammar_from_json_schema(schema, overrides=_SEPARATORS)
+    return LLMatcher.grammar_from_json_schema(
+        schema, overrides=cast("JsonCompileOptions", ONE_LINE)
+    )
 
 
 class _Vocabulary:

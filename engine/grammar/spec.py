@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from engine.errors import UsageError
 
+ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""How JSON is set: free white space lets a small model go on with blanks for ever."""
 MAX_CHARS = 100_000
 """A longer description is refused before anything reads it."""
 

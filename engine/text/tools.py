@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from engine.errors import ModelError, UsageError
-from engine.grammar.spec import Grammar
+from engine.grammar.spec import ONE_LINE, Grammar
 from engine.text.template import ChatTemplate
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MAX_CALLS = 8
 """Calls in one reply, where a grammar leads it."""
-_JSON = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 Tool = Mapping[str, Any]
 """{"type": "function", "function": {"name", "description", "parameters"}}"""
@@ -126,4 +125,4 @@ def _schema(function: Mapping[str, Any]) -> str:
 def _with_form(schema: Any) -> str:
     """A schema as text for `%json`, on one line."""
     shaped = schema if isinstance(schema, dict) else {}
-    return json.dumps(shaped | {"x-guidance": _JSON}, ensure_ascii=False)
+    return json.dumps(shaped | {"x-guidance": ONE_LINE}, ensure_ascii=False)

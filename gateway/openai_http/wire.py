@@ -93,6 +93,9 @@ def _parsed(arguments: str) -> Any:
 # tools and formats
 
 
+NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
 class Function(Strict):
     name: Name
     description: str | None = None
@@ -106,7 +109,7 @@ class Tool(Strict):
 
     def for_template(self) -> dict[str, Any]:
         told = self.function.model_dump(exclude_none=True, exclude={"strict"})
-        told.setdefault("parameters", {"type": "object", "properties": {}})
+        told.setdefault("parameters", NO_PARAMETERS)
         return {"type": "function", "function": told}
 
 

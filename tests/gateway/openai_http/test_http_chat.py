@@ -253,6 +253,17 @@ async def test_the_result_of_a_call_goes_back() -> None:
     assert "<tool_response>\nsun\n</tool_response>" in seen[0]
 
 
+async def test_a_tool_without_parameters_takes_none() -> None:
+    tool = {"type": "function", "function": {"name": "hang_up"}}
+    async with http_api() as api:
+        done = await api.client.chat.completions.create(
+            model=MODEL, messages=ASK, tools=[tool], tool_choice="required",
+            parallel_tool_calls=False,
+        )  # fmt: skip
+        (call,) = done.choices[0].message.tool_calls
+        assert (call.function.name, call.function.arguments) == ("hang_up", "{}")
+
+
 @pytest.mark.parametrize("special", [(), TAGS], ids=["text tags", "token tags"])
 async def test_calls_that_must_be_made(special) -> None:
     """Whatever the model would rather say."""
