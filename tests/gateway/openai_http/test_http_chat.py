@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+import openai
 import pytest
 from openai import AsyncOpenAI
+from pydantic import BaseModel, Field
 
 from tests.support.http_api import KNOWS_TOOLS, MODEL, TAGS, http_api
 from tests.support.tiny_text import CHATML
@@ -251,6 +253,28 @@ async def test_the_result_of_a_call_goes_back() -> None:
         await api.client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS)
     assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}' in seen[0]
     assert "<tool_response>\nsun\n</tool_response>" in seen[0]
+
+
+async def test_the_clients_own_parsers() -> None:
+    class Order(BaseModel):
+        plant: str = Field(max_length=8)
+        pots: int = Field(ge=1, le=9)
+
+    asked = {"model": MODEL, "messages": ASK}
+    called = asked | {
+        "tools": [openai.pydantic_function_tool(Order)], "tool_choice": "required",
+        "parallel_tool_calls": False,
+    }  # fmt: skip
+    async with http_api() as api:
+        completions = api.client.chat.completions
+        formed = await completions.parse(**asked, response_format=Order)
+        assert isinstance(formed.choices[0].message.parsed, Order)
+        async with completions.stream(**called) as stream:
+            kinds = {event.type async for event in stream}
+            final = await stream.get_final_completion()
+        assert "tool_calls.function.arguments.done" in kinds
+        (call,) = final.choices[0].message.tool_calls
+        assert isinstance(call.function.parsed_arguments, Order)
 
 
 async def test_a_tool_without_parameters_takes_none() -> None:
