@@ -18,7 +18,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up test test-browser lint type bench bench-engine bench-peers load clean
+.PHONY: help install up test test-browser test-sanitized lint type bench bench-engine bench-peers load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,11 @@ test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
 
 test-browser: $(INSTALL_DONE) ## Only the tests with headless Chromium.
 	$(BIN)/python -m pytest -m browser $(ARGS)
+
+test-sanitized: $(INSTALL_DONE) ## The native kernels under AddressSanitizer and UBSan (minutes).
+	VOICE_AGENT_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover -g" \
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	$(BIN)/python -m pytest -p no:cacheprovider tests/kernels/test_linear_group.py tests/kernels/test_native_ops.py $(ARGS)
 
 lint: $(INSTALL_DONE) ## Style.
 	$(BIN)/ruff check .

@@ -62,8 +62,12 @@ def library(level: str | None = None) -> ctypes.CDLL:
     return loaded
 
 
-def build(level: str, *extra: str) -> Path:
-    """Compiles for `level` with `extra` flags, or finds what was compiled before."""
+def build(level: str) -> Path:
+    """Compiles for `level`, or finds what was compiled before.
+
+    VOICE_AGENT_NATIVE_FLAGS adds compiler flags (the sanitizers, in tests).
+    """
+    extra = os.environ.get("VOICE_AGENT_NATIVE_FLAGS", "").split()
     flags = (*_FLAGS, *LEVELS[level][0], *extra)
     key = hashlib.sha256(" ".join(flags).encode())
     for source in [*sorted(_HERE.rglob("*.h")), _SOURCE]:
