@@ -68,7 +68,7 @@ def _load(config: Config, progress: Progress) -> Stack:
     store = ModelStore(sources=config.models.sources)
     progress("looking at the machine", None)
     machine = inspect()
-    device = runs_on(config, machine)
+    device = pick_device(config, machine)
     models = _choose(config, machine, device, store, progress)
     clock = MonotonicClock()
 
@@ -116,16 +116,6 @@ def _load(config: Config, progress: Progress) -> Stack:
         choices=explained(config, models, device),
         closers=tuple(closers),
     )
-
-
-def runs_on(config: Config, machine: Machine) -> str:
-    """Where the models run: `cpu`. Raises UsageError VA476 when a GPU is asked for."""
-    if pick_device(config, machine) != "cpu" and config.profile == "gpu":
-        raise UsageError(
-            'profile = "gpu": the models run on the CPU only, as yet; use profile = "cpu"',
-            code="VA476",
-        )
-    return "cpu"
 
 
 def _choose(

@@ -32,12 +32,14 @@ StageFn = Callable[[str, float | None], None]
 
 
 def pick_device(config: Config, machine: Machine) -> str:
-    """`cpu` or `cuda`. Raises UsageError VA476 when a GPU is asked for and cannot be used."""
-    usable = machine.gpu is not None and machine.gpu.usable
-    if config.profile == "gpu" and not usable:
-        why = machine.gpu.why if machine.gpu else "no NVIDIA GPU was found"
+    """Where the models run: `cpu`. Raises UsageError VA476 when a GPU is asked for."""
+    if config.profile == "gpu":
+        gpu = machine.gpu
+        why = "the models run on the CPU only, as yet"
+        if gpu is None or not gpu.usable:
+            why = gpu.why if gpu else "no NVIDIA GPU was found"
         raise UsageError(f'profile = "gpu": {why}; use profile = "cpu"', code="VA476")
-    return "cuda" if usable and config.profile != "cpu" else "cpu"
+    return "cpu"
 
 
 def target_ms(config: Config, device: str) -> float:

@@ -23,13 +23,24 @@ def test_targets() -> None:
     assert selection.target_ms(Config(target_ms=450), "cpu") == 450
 
 
-def test_devices() -> None:
-    gpu = Machine("cpu", 2, frozenset(), 8000, 6000, Gpu("G", 1, True))
-    assert selection.pick_device(Config(), CPU) == "cpu"
-    assert selection.pick_device(Config(), gpu) == "cuda"
-    assert selection.pick_device(Config(profile="cpu"), gpu) == "cpu"
-    with pytest.raises(UsageError, match="VA476"):
-        selection.pick_device(Config(profile="gpu"), CPU)
+GPUS = [None, Gpu("H200", 140_000, True), Gpu("old", 1, False, "too old")]
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_models_run_on_the_cpu_whatever_is_there(gpu: Gpu | None) -> None:
+    machine = Machine("cpu", 2, frozenset(), 8000, 6000, gpu)
+    assert selection.pick_device(Config(), machine) == "cpu"
+    assert selection.pick_device(Config(profile="cpu"), machine) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "why"), list(zip(GPUS, ("no NVIDIA", "as yet", "too old"), strict=True))
+)
+def test_the_gpu_profile_is_refused(gpu: Gpu | None, why: str) -> None:
+    machine = Machine("cpu", 2, frozenset(), 8000, 6000, gpu)
+    with pytest.raises(UsageError, match=why) as refused:
+        selection.pick_device(Config(profile="gpu"), machine)
+    assert refused.value.code == "VA476"
 
 
 def test_kokoro_counts_only_with_its_voices(tmp_path: Path) -> None:
