@@ -19,8 +19,9 @@ from engine.errors import EngineError, InternalError
 from engine.inbox import Commit, Edit, Inbox, Revise, Truncate
 from engine.inputs import Row, Sampled, SampleRow
 from engine.kvcache import KvCache
+from engine.plan import StepPlan
 from engine.request import FinishReason, Output, Request, Sink, State, TextOut
-from engine.scheduler import Scheduler, StepPlan
+from engine.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 

@@ -10,52 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from engine.admission import Admission
 from engine.budget import Calibration, CostModel, StepBudget
 from engine.config import EngineConfig
 from engine.errors import CapacityError
-from engine.inputs import Row
-from engine.kvcache import BlockTable, Copy, KvCache
+from engine.kvcache import BlockTable, KvCache
+from engine.plan import Counters, StepPlan, Survey
 from engine.policy import POLICIES, Urgency, choose_victim, is_spare, rebased_deadline
 from engine.request import FinishReason, Request, State
 
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """`tokens`: request id -> tokens it advances by. `copies` come before the forward.
-
-    `padding`: rows that are computed for nothing (static batching).
-    """
-
-    tokens: dict[int, int]
-    copies: tuple[Copy, ...]
-    limit_ms: float
-    predicted_ms: float
-    padding: tuple[Row, ...] = ()
-
-
-@dataclass(slots=True)
-class Counters:
-    preemptions: int = 0
-    missed_deadlines: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    peak_waiting: int = 0
-
-
-@dataclass(slots=True)
-class _Survey:
-    """What the running requests are about to do, in one look."""
-
-    decode: list[Request]
-    """Live requests that need one row for their next token."""
-    others: list[Request]
-    full: list[Request]
-    """Those of `decode` whose next token needs another block."""
-    tightest_s: float
-    """When the first speaking call runs dry."""
+_RECHECK = 16
+"""Passes after which a newcomer that does not fit is looked at again though nothing changed."""
 
 
 class Scheduler:
@@ -78,6 +44,9 @@ class Scheduler:
         self._decode_left = 0
         self._blocked = False
         self._crowded = False
+        self._changes = 0  # counts whatever may let a waiting request in
+        self._stuck: tuple[int, int] | None = None  # the changes at which the first did not fit
+        self._stuck_passes = 0
         self.use_cost(cost)
 
     def use_cost(self, cost: CostModel) -> None:
@@ -137,6 +106,7 @@ class Scheduler:
 
     def add(self, request: Request, now: float) -> None:
         self.requests[request.id] = self._waiting[request.id] = request
+        self._changes += 1
         self.counters.peak_waiting = max(self.counters.peak_waiting, len(self._waiting))
         self._look(request, now)
 
@@ -151,6 +121,7 @@ class Scheduler:
 
     def revise(self, request: Request, keep: int, more: Iterable[int], now: float) -> None:
         """A held prompt becomes its first `keep` tokens and `more`."""
+        self._changes += 1
         keep = min(keep, request.known)
         del request.tokens[keep:]
         request.tokens.extend(more)
@@ -164,6 +135,7 @@ class Scheduler:
 
     def release_hold(self, request: Request) -> None:
         """A held prompt is final: the next token may be drawn."""
+        self._changes += 1
         request.held = False
         request.passes = 0
         if request.table is not None:
@@ -181,6 +153,7 @@ class Scheduler:
         """The caller's playout moved the deadline; from now on the call counts as speaking."""
         request = self.requests.get(request_id)
         if request is not None:
+            self._changes += request.state is not State.RUNNING
             request.deadline_s = deadline_s
             request.rebased = False
             request.speaking = request.n_output > 0
@@ -192,6 +165,7 @@ class Scheduler:
         """
         if request.state is State.FINISHED:
             return False
+        self._changes += 1
         request.move(State.FINISHED)
         request.finish = reason
         for table in (self.requests, self._running, self._waiting):
@@ -236,7 +210,7 @@ class Scheduler:
         predicted = self.budget.cost.ms(sum(planned.values()))
         return StepPlan(planned, self.kv.take_copies(), limit_ms, predicted)
 
-    def _survey(self, now: float) -> _Survey:
+    def _survey(self, now: float) -> Survey:
         decode: list[Request] = []
         others: list[Request] = []
         full: list[Request] = []
@@ -256,10 +230,10 @@ class Scheduler:
                 self._rebase(request, now)
             if request.speaking and request.deadline_s < tightest_s:
                 tightest_s = request.deadline_s
-        return _Survey(decode, others, full, tightest_s)
+        return Survey(decode, others, full, tightest_s)
 
-    def _newcomers(self, survey: _Survey, now: float) -> list[Request]:
-        """The waiting requests, or none if nobody could enter however the order."""
+    def _newcomers(self, survey: Survey, now: float) -> list[Request]:
+        """The waiting requests, or none if nobody could enter."""
         for request in self._waiting.values():
             if not request.rebased:
                 self._rebase(request, now)
@@ -267,7 +241,14 @@ class Scheduler:
             idle = self.n_running - len(survey.decode) - len(survey.others)
             if not idle and not any(is_spare(request) for request in survey.others):
                 return []
+        if self._stuck == self._state() and self._stuck_passes < _RECHECK:
+            self._stuck_passes += 1
+            return []
         return [request for request in self._waiting.values() if not request.idle]
+
+    def _state(self) -> tuple[int, int]:
+        """While it stays the same, who did not fit does not fit: all grow at the same pace."""
+        return self._changes, len(self.kv.pins.shared)
 
     def _rebase(self, request: Request, now: float) -> None:
         c = self.config
@@ -276,15 +257,16 @@ class Scheduler:
         if deadline_s is not None:
             request.deadline_s = deadline_s
             request.rebased = True
+            self._changes += request.state is not State.RUNNING
             self.counters.missed_deadlines += 1
 
-    def _limit_ms(self, survey: _Survey, now: float) -> float:
+    def _limit_ms(self, survey: Survey, now: float) -> float:
         """The tightest slack shrinks a step, unless the policy is blind to deadlines."""
         if survey.tightest_s == math.inf or self.config.scheduling_policy != "deadline":
             return self.budget.limit_ms(None)
         return self.budget.limit_ms(survey.tightest_s - now)
 
-    def _all_decode(self, survey: _Survey, n_decode: int, newcomers: list[Request]) -> bool:
+    def _all_decode(self, survey: Survey, n_decode: int, newcomers: list[Request]) -> bool:
         """Plan every decode row if the step and the pool have room for all; else plan none.
 
         Room is also left for the prompts of this step, so that whoever is more urgent than some
@@ -381,6 +363,7 @@ class Scheduler:
         self._close(victim, keep=True)
         victim.expected_hit, victim.computed = victim.computed, 0
         victim.move(State.PREEMPTED)
+        self._changes += 1
         self._waiting[victim.id] = self._running.pop(victim.id)
         self._admission = None
         self.counters.preemptions += 1
@@ -398,6 +381,8 @@ class Scheduler:
                 if not self.n_running and not self.kv.pool.n_fenced:
                     error = CapacityError("the KV cache can never hold this request")
                     self.failed.append((request, error))
+                elif self.n_running and not any(map(is_spare, self._running.values())):
+                    self._stuck, self._stuck_passes = self._state(), 0
                 return
         self._blocked = not self._admit(request, now)
 
@@ -437,6 +422,7 @@ class Scheduler:
         request.table = table
         request.computed = n_cached
         request.move(State.RUNNING)
+        self._changes += 1
         self._running[request.id] = self._waiting.pop(request.id)
         if self._admission is not None:
             self._admission.admit(request)

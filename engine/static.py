@@ -16,8 +16,9 @@ from engine.config import EngineConfig
 from engine.errors import CapacityError
 from engine.inputs import Row
 from engine.kvcache import BlockTable, KvCache
+from engine.plan import StepPlan
 from engine.request import Request, State
-from engine.scheduler import Scheduler, StepPlan
+from engine.scheduler import Scheduler
 
 WINDOW_S = 0.020
 _PAD = 0

@@ -12,9 +12,10 @@ import pytest
 from engine.budget import CostModel
 from engine.config import EngineConfig
 from engine.kvcache import KvCache
+from engine.plan import StepPlan
 from engine.request import Request
 from engine.sampling import SamplingParams
-from engine.scheduler import Scheduler, StepPlan
+from engine.scheduler import Scheduler
 from tests.engine.fakes import HashRunner, Recorder, Sim, expected
 
 pytestmark = pytest.mark.unit
@@ -203,6 +204,21 @@ def test_nobody_is_preempted_for_blocks_that_are_on_their_way():
     assert sim.scheduler.plan(sim.clock.now()).tokens == {1: 1, 2: 1}
 
 
+def test_who_did_not_fit_is_admitted_as_soon_as_somebody_ends():
+    sim = Sim(n_blocks=16)  # 64 tokens
+    first, _ = sim.submit([7] * 10, 30)
+    _, second = sim.submit([8] * 10, 30)
+    _, third = sim.submit([9] * 10, 30)
+    for _ in range(5):
+        sim.step()
+    assert sim.scheduler.n_running == 1
+    sim.loop.post_abort(first.id)
+    sim.step()
+    assert len(second.tokens) + len(third.tokens) == 1
+    sim.run()
+    assert third.tokens == expected([9] * 10, 30)
+
+
 def test_priority_goes_before_arrival():
     sim = world(CPU, scheduling_policy="priority", max_num_seqs=2)
     for n in range(2):
@@ -221,10 +237,11 @@ def test_priority_goes_before_arrival():
 def planning_s(n: int, kind: str) -> float:
     """CPU seconds of one plan with n open requests; the least of several."""
     running = n if kind == "decode" else n // 2
+    slots, blocks = (n, n) if kind == "half of them without memory" else (running, n * 3)
     config = EngineConfig(
-        Path("fake"), max_num_seqs=running, max_num_batched_tokens=8192, max_step_ms=100.0
+        Path("fake"), max_num_seqs=slots, max_num_batched_tokens=8192, max_step_ms=100.0
     )
-    kv = KvCache(n * 3 + 64, 16, max_pinned=0)
+    kv = KvCache(blocks, 16, max_pinned=0)
     scheduler = Scheduler(config, kv, CostModel(8.0, 0.005))
     for i in range(n):
         scheduler.add(
@@ -256,7 +273,7 @@ def advance(scheduler: Scheduler, plan: StepPlan) -> None:
         request.tokens.append(5)
 
 
-@pytest.mark.parametrize("kind", ["decode", "half of them waiting"])
+@pytest.mark.parametrize("kind", ["decode", "half of them waiting", "half of them without memory"])
 def test_planning_grows_linearly_with_the_requests(kind):
     """Sixteen times the requests, up to 4096: less than twice the time for each."""
     small, large = planning_s(256, kind), planning_s(4096, kind)
