@@ -58,7 +58,9 @@ class Runner:
         """
         _check_block_size(block_size)
         torch.set_num_threads(threads)
-        model = load_model(model_path, quant, max_model_len, threads)
+        model = load_model(
+            model_path, quant, max_len=max_model_len, threads=threads, block_size=block_size
+        )
         if n_blocks is None:
             if kv_bytes is None:
                 raise UsageError("n_blocks or kv_bytes must be given")
@@ -88,8 +90,7 @@ class Runner:
 
     def copy_block(self, src: int, dst: int, n_rows: int) -> None:
         """Copies the first n_rows positions of block src into block dst, in every layer."""
-        with torch.inference_mode():
-            self._cache[:, :, dst, :, :n_rows].copy_(self._cache[:, :, src, :, :n_rows])
+        self._forward.copy_block(src, dst, n_rows)
 
 
 def block_bytes(model: Model, block_size: int) -> int:

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
 _SOURCE = _HERE / "decoder_step" / "cpu.cpp"
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra",
-          "-Wno-maybe-uninitialized")  # fmt: skip
-"""The last one: GCC 12 warns about its own AVX-512 headers."""
+          "-Wno-maybe-uninitialized", "-Wno-uninitialized")  # fmt: skip
+"""The last two: GCC 12 warns about its own AVX-512 headers."""
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
 LEVELS = {

@@ -51,6 +51,9 @@ class Forward(Protocol):
     def __call__(self, batch: Batch) -> Tensor:
         """Stores keys and values of every token; the wanted logits, fp32 [n_logits, vocab]."""
 
+    def copy_block(self, src: int, dst: int, n_rows: int) -> None:
+        """Copies the first n_rows positions of block src into block dst, in every layer."""
+
 
 class Model(Protocol):
     """Weights ready to run."""

@@ -45,6 +45,11 @@ class TorchForward:
             hidden = model.hidden(ids, positions, self._cache, steps)
             return model.logits(hidden.index_select(0, torch.from_numpy(batch.wanted)))
 
+    def copy_block(self, src: int, dst: int, n_rows: int) -> None:
+        """Copies the first n_rows positions of block src into block dst, in every layer."""
+        with torch.inference_mode():
+            self._cache[:, :, dst, :, :n_rows].copy_(self._cache[:, :, src, :, :n_rows])
+
 
 @dataclass(frozen=True, slots=True)
 class Llama:

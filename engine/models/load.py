@@ -17,7 +17,12 @@ log = logging.getLogger(__name__)
 
 
 def load_model(
-    path: Path, quant: Quant | Literal["auto"], max_len: int | None, threads: int
+    path: Path,
+    quant: Quant | Literal["auto"],
+    *,
+    max_len: int | None,
+    threads: int,
+    block_size: int,
 ) -> Model:
     """Reads a GGUF file or safetensors folder; "auto" is "native" where that runs, else "int8".
 
@@ -26,7 +31,7 @@ def load_model(
     """
     if quant in ("auto", "native"):
         try:
-            return NativeLlama.load(path, max_len=max_len, threads=threads)
+            return NativeLlama.load(path, max_len=max_len, threads=threads, block_size=block_size)
         except NativeUnavailable as reason:
             if quant == "native":
                 raise UsageError(f"quant = native: {reason}") from None

@@ -20,9 +20,11 @@ from kernels.linear_group.cpu import Arena, PackedLinear
 from kernels.linear_group.spec import GROUP, LANES, Codes
 
 
-def unsupported(config: ModelConfig) -> str | None:
+def unsupported(config: ModelConfig, block_size: int) -> str | None:
     """Why the native kernels can't run a model of this shape, or None."""
     c = config
+    if block_size % LANES:
+        return f"block_size {block_size} is no multiple of {LANES}"
     for name in ("hidden", "intermediate"):
         if getattr(c, name) % GROUP:
             return f"{name} {getattr(c, name)} is no multiple of {GROUP}"
@@ -36,12 +38,20 @@ class NativeForward:
 
     def __init__(self, model: NativeLlama, cache: Tensor) -> None:
         self._embed = model.embed
+        layers, _, n_blocks, kv_heads, block_size, d = cache.shape
+        self._keys = cache.view(layers, 2, n_blocks, kv_heads, d, block_size)[:, 0]
+        self._values = cache[:, 1]
         self._decoder = Decoder(model.weights, cache, model.threads)
 
     def __call__(self, batch: Batch) -> Tensor:
         x = self._embed.rows(torch.from_numpy(batch.token_ids)).dense()
         tables = [row.blocks for row in batch.rows]
         return self._decoder.run(x, batch.positions, batch.ends, tables, batch.wanted)
+
+    def copy_block(self, src: int, dst: int, n_rows: int) -> None:
+        """Copies the first n_rows positions of block src into block dst, in every layer."""
+        self._keys[:, dst, ..., :n_rows] = self._keys[:, src, ..., :n_rows]
+        self._values[:, dst, :, :n_rows] = self._values[:, src, :, :n_rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +64,18 @@ class NativeLlama:
     threads: int
 
     @classmethod
-    def load(cls, path: Path, *, max_len: int | None, threads: int) -> NativeLlama:
+    def load(
+        cls, path: Path, *, max_len: int | None, threads: int, block_size: int = 16
+    ) -> NativeLlama:
         """Reads a GGUF file or safetensors folder; max_len None: the model's own limit.
 
-        Raises ModelError for an unusable file, NativeUnavailable where the kernels can't run it.
+        block_size: of the cache that it will run over. Raises ModelError for an unusable file,
+        NativeUnavailable where the kernels can't run it.
         """
         library = build.library()
         source = open_weights(path)
         try:
-            reason = unsupported(source.config)
+            reason = unsupported(source.config, block_size)
             if reason is not None:
                 raise build.NativeUnavailable(f"the native kernels can't run this model: {reason}")
             with torch.inference_mode(), ThreadPoolExecutor(2) as pool:

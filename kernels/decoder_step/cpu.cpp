@@ -35,7 +35,7 @@ struct Model {
   const float* turns;  // [positions, d / 2, 2]
   const float* norm;
   Weight head;
-  float* cache;  // [layers, 2, n_blocks, kv_heads, block_size, d]
+  float* cache;  // per layer: see paged_attention/cpu.h
   int32_t n_blocks, block_size;
 };
 
@@ -70,6 +70,11 @@ class Buffer {
   int64_t n_ = 0;
 };
 
+// Tokens [first, first + n) of one row, next to each other in the step.
+struct Span {
+  int first, n;
+};
+
 struct Decoder {
   Decoder(const Model& m, int n_threads) : model(m), pool(n_threads) {}
   Model model;
@@ -77,6 +82,7 @@ struct Decoder {
   Buffer<float> normed, qkv, mixed, gated, scale, totals;
   Buffer<int8_t> codes;
   Buffer<int32_t> sums;
+  std::vector<Span> spans;
 
   Rounded rounded(const float* x, int n, int n_in, int64_t stride) {
     const int groups = n_in / linear_group::GROUP;
@@ -119,10 +125,18 @@ struct Decoder {
     });
   }
 
-  void attend(const Step& s, const Layer& layer, const paged_attention::Cache& cache, float* qkv,
-              int64_t width, float* out) {
+  // Splits the step's tokens so that a span and its query heads fill one walk over the cache.
+  void find_spans(const Step& s) {
+    const int most = std::max(1, paged_attention::MOST / (model.heads / model.kv_heads));
+    spans.clear();
+    for (int t = 0; t < s.n_tokens; ++t)
+      if (t > 0 && s.row_of[t] == s.row_of[t - 1] && spans.back().n < most) ++spans.back().n;
+      else spans.push_back({t, 1});
+  }
+
+  void turn_and_write(const Step& s, const Layer& layer, const paged_attention::Cache& cache,
+                      float* qkv, int64_t width) {
     const Model& m = model;
-    const int q_width = m.heads * m.d, share = m.heads / m.kv_heads;
     pool.run(s.n_tokens, 8, [&](int first, int last) {
       for (int t = first; t < last; ++t) {
         float* row = qkv + t * width;
@@ -134,21 +148,33 @@ struct Decoder {
         }
         const int32_t* table = s.tables + s.table_at[s.row_of[t]];
         const int block = table[s.positions[t] / m.block_size];
-        const int slot = s.positions[t] % m.block_size;
-        for (int side = 0; side < 2; ++side)
-          for (int h = 0; h < m.kv_heads; ++h)
-            std::memcpy(paged_attention::at(cache, side, block, h, slot),
-                        row + q_width + (side * m.kv_heads + h) * m.d, m.d * sizeof(float));
+        const float* keys = row + m.heads * m.d;
+        for (int h = 0; h < m.kv_heads; ++h)
+          paged_attention::write(cache, block, s.positions[t] % m.block_size, h, keys + h * m.d,
+                                 keys + (m.kv_heads + h) * m.d);
       }
     });
-    pool.run(s.n_tokens * m.kv_heads, 1, [&](int first, int last) {
-      thread_local Buffer<float> scores;
+  }
+
+  void attend(const Step& s, const paged_attention::Cache& cache, const float* qkv, int64_t width,
+              float* out) {
+    const Model& m = model;
+    const int share = m.heads / m.kv_heads;
+    pool.run(static_cast<int>(spans.size()) * m.kv_heads, 1, [&](int first, int last) {
+      thread_local Buffer<float> scratch;
+      thread_local std::vector<paged_attention::Query> queries;
       for (int i = first; i < last; ++i) {
-        const int t = i / m.kv_heads, h = i % m.kv_heads, n_seen = s.positions[t] + 1;
-        float* scratch = scores.take(int64_t(paged_attention::TOGETHER) * (n_seen + 16));
-        paged_attention::group(cache, s.tables + s.table_at[s.row_of[t]], n_seen, h, share,
-                               qkv + t * width + h * share * m.d, m.scale, scratch,
-                               out + int64_t(t) * q_width + h * share * m.d);
+        const Span span = spans[i / m.kv_heads];
+        const int h = i % m.kv_heads;
+        queries.clear();
+        for (int t = span.first; t < span.first + span.n; ++t)
+          for (int head = h * share; head < (h + 1) * share; ++head)
+            queries.push_back({qkv + t * width + head * m.d,
+                               out + (int64_t(t) * m.heads + head) * m.d, s.positions[t] + 1});
+        float* scores = scratch.take(int64_t(paged_attention::MOST) *
+                                     paged_attention::padded(queries.back().n_seen));
+        paged_attention::all(cache, s.tables + s.table_at[s.row_of[span.first]], h, queries.data(),
+                             static_cast<int>(queries.size()), m.scale, scores);
       }
     });
   }
@@ -169,7 +195,8 @@ struct Decoder {
     normalise(s.x, l.attn_norm, n, x);
     multiply<3>({{&l.q, l.q_bias, 0}, {&l.k, l.k_bias, q_width}, {&l.v, l.v_bias, q_width + kv_width}},
                 rounded(x, n, m.hidden, m.hidden), n, Into::store, heads, width);
-    attend(s, l, cache, heads, width, out);
+    turn_and_write(s, l, cache, heads, width);
+    attend(s, cache, heads, width, out);
     multiply<1>({{&l.o, nullptr, 0}}, rounded(out, n, q_width, q_width), n, Into::add, s.x, m.hidden);
     normalise(s.x, l.mlp_norm, n, x);
     multiply<2>({{&l.gate, nullptr, 0}, {&l.up, nullptr, m.intermediate}},
@@ -185,6 +212,7 @@ struct Decoder {
   }
 
   void run(const Step& s) {
+    find_spans(s);
     for (int i = 0; i < model.n_layers; ++i) layer(s, i);
     if (s.n_logits == 0) return;
     float* x = normed.take(int64_t(s.n_logits) * model.hidden);
@@ -239,14 +267,27 @@ void silu_mul_run(const float* x, int32_t n, int32_t f, float* y) {
   for (int i = 0; i < n; ++i)
     silu_mul::row(x + 2 * int64_t(i) * f, x + (2 * int64_t(i) + 1) * f, f, y + int64_t(i) * f);
 }
-void paged_attention_run(const paged_attention::Cache* cache, const int32_t* table, int32_t n_seen,
-                         int32_t heads, const float* q, float scale, float* out) {
-  Buffer<float> scores;
-  const int share = heads / cache->kv_heads;
-  float* scratch = scores.take(int64_t(paged_attention::TOGETHER) * (n_seen + 16));
+void paged_attention_write(const paged_attention::Cache* cache, int32_t block, int32_t slot,
+                           const float* keys, const float* values) {  // [kv_heads, d] each
   for (int h = 0; h < cache->kv_heads; ++h)
-    paged_attention::group(*cache, table, n_seen, h, share, q + h * share * cache->d, scale, scratch,
-                           out + h * share * cache->d);
+    paged_attention::write(*cache, block, slot, h, keys + h * cache->d, values + h * cache->d);
+}
+// q and out [n, heads, d]: queries at the last n positions of n_seen.
+void paged_attention_run(const paged_attention::Cache* cache, const int32_t* table, int32_t n_seen,
+                         int32_t n, int32_t heads, const float* q, float scale, float* out) {
+  Buffer<float> scratch;
+  float* scores = scratch.take(int64_t(paged_attention::MOST) * paged_attention::padded(n_seen));
+  const int share = heads / cache->kv_heads;
+  for (int h = 0; h < cache->kv_heads; ++h) {
+    std::vector<paged_attention::Query> queries;
+    for (int t = 0; t < n; ++t)
+      for (int head = h * share; head < (h + 1) * share; ++head) {
+        const int64_t at = (int64_t(t) * heads + head) * cache->d;
+        queries.push_back({q + at, out + at, n_seen - n + 1 + t});
+      }
+    paged_attention::all(*cache, table, h, queries.data(), static_cast<int>(queries.size()), scale,
+                         scores);
+  }
 }
 
 Decoder* decoder_new(const Model* model, int32_t n_threads) {

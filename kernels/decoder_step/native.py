@@ -87,7 +87,8 @@ class Decoder:
     """A model over one cache with its own threads. Used by one thread at a time."""
 
     def __init__(self, weights: ModelWeights, cache: Tensor, threads: int) -> None:
-        """cache fp32 [layers, 2, n_blocks, kv_heads, block_size, d], contiguous. MemoryError."""
+        """cache fp32 [layers, 2, n_blocks, kv_heads, block_size, d], contiguous; a block of keys
+        lies as [d, block_size] in it. block_size is a multiple of 16. Raises MemoryError."""
         w = weights
         layers = (_Layer * len(w.layers))(*map(_layer, w.layers))
         n_blocks, _, block_size = cache.shape[2:5]

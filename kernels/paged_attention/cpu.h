@@ -1,97 +1,116 @@
-// One query token against the cached positions [0, n_seen) of its request. Layout: spec.py.
-// Positions are taken in order, so neither the batch nor the prompt's chunks change a result.
+// Queries against the cached positions of their request. Keys of a block lie as [d, slot], so that
+// sixteen positions are scored at once with no sum across lanes; values as [slot, d]. Positions are
+// taken in order: neither the batch nor the prompt's chunks change a result.
 #pragma once
+#include <algorithm>
 #include "../native/simd.h"
 
 namespace paged_attention {
 
 struct Cache {
-  float* data;  // one layer: [2, n_blocks, kv_heads, block_size, d]
-  int32_t n_blocks, kv_heads, block_size, d;
+  float* data;  // one layer: keys [n_blocks, kv_heads, d, block_size], then values [.., block_size, d]
+  int32_t n_blocks, kv_heads, block_size, d;  // block_size and d: multiples of 16
 };
 
-inline float* at(const Cache& c, int side, int block, int head, int slot) {
-  const int64_t head_at = (static_cast<int64_t>(side) * c.n_blocks + block) * c.kv_heads + head;
-  return c.data + (head_at * c.block_size + slot) * c.d;
+inline float* block_of(const Cache& c, int side, int block, int head) {
+  const int64_t at = (static_cast<int64_t>(side) * c.n_blocks + block) * c.kv_heads + head;
+  return c.data + at * c.block_size * c.d;
 }
 
-constexpr int TOGETHER = 4;  // query heads that share one pass over keys and values
+inline void write(const Cache& c, int block, int slot, int head, const float* key,
+                  const float* value) {
+  float* keys = block_of(c, 0, block, head) + slot;
+  for (int k = 0; k < c.d; ++k) keys[k * c.block_size] = key[k];
+  std::memcpy(block_of(c, 1, block, head) + slot * c.d, value, c.d * sizeof(float));
+}
 
-// G query heads that read key head `head`: q and out [G, d] (rows `stride` apart); scores
-// [G, n_seen] is scratch, its rows padded to a multiple of 16.
+constexpr int MOST = 8;  // queries that walk the positions together
+
+struct Query {
+  const float* q;  // [d]
+  float* out;      // [d]
+  int32_t n_seen;
+};
+
+inline int padded(int n_seen) { return (n_seen + simd::LANES - 1) / simd::LANES * simd::LANES; }
+
+// G queries of one request that read key head `head`. scores: scratch [G, padded(longest n_seen)].
 template <int G>
-inline void heads(const Cache& c, const int32_t* table, int n_seen, int head, const float* q,
-                  int64_t stride, float scale, float* scores, float* out) {
+inline void together(const Cache& c, const int32_t* table, int head, const Query* queries,
+                     float scale, float* scores) {
   using namespace simd;
-  const int d = c.d, padded = (n_seen + LANES - 1) / LANES * LANES;
-  float top[G];
-  for (int i = 0; i < G; ++i) top[i] = -INFINITY;
-  for (int first = 0, b = 0; first < n_seen; first += c.block_size, ++b) {
-    const float* key = at(c, 0, table[b], head, 0);
-    const int n = std::min(c.block_size, n_seen - first);
-    for (int s = 0; s < n; ++s, key += d) {
-      F acc[G];
-      for (int i = 0; i < G; ++i) acc[i] = zero();
-      for (int k = 0; k < d; k += LANES) {
-        const F v = load(key + k);
-        for (int i = 0; i < G; ++i) acc[i] = fma(load(q + i * stride + k), v, acc[i]);
-      }
-      for (int i = 0; i < G; ++i) {
-        const float score = sum(acc[i]) * scale;
-        scores[i * padded + first + s] = score;
-        top[i] = score > top[i] ? score : top[i];
-      }
+  const int d = c.d, size = c.block_size;
+  int n = 0;
+  for (int i = 0; i < G; ++i) n = std::max(n, queries[i].n_seen);
+  const int width = padded(n);
+  const F by = set(scale);
+  for (int first = 0; first < n; first += LANES) {
+    const float* keys = block_of(c, 0, table[first / size], head) + first % size;
+    F acc[G];
+    for (int i = 0; i < G; ++i) acc[i] = zero();
+    for (int k = 0; k < d; ++k) {
+      const F key = load(keys + k * size);
+#pragma GCC unroll 8
+      for (int i = 0; i < G; ++i) acc[i] = fma(set(queries[i].q[k]), key, acc[i]);
     }
+    for (int i = 0; i < G; ++i) store(scores + i * width + first, mul(acc[i], by));
   }
-  float total[G];
+  float inverse[G];
   for (int i = 0; i < G; ++i) {
-    float* row = scores + i * padded;
-    for (int p = n_seen; p < padded; ++p) row[p] = -INFINITY;
-    F sums = zero();
-    for (int p = 0; p < padded; p += LANES) {
-      const F weight = exp(sub(load(row + p), set(top[i])));
+    float* row = scores + i * width;
+    const int seen = queries[i].n_seen, end = padded(seen);
+    std::fill(row + seen, row + end, -INFINITY);  // whatever lies in slots not written yet
+    F most = set(-INFINITY);
+    for (int p = 0; p < end; p += LANES) most = max(most, load(row + p));
+    float lanes[LANES];
+    store(lanes, most);
+    const F top = set(*std::max_element(lanes, lanes + LANES));
+    F total = zero();
+    for (int p = 0; p < end; p += LANES) {
+      const F weight = exp(sub(load(row + p), top));
       store(row + p, weight);
-      if (p + LANES > n_seen)  // what is past the end counts nothing
-        for (int j = n_seen; j < padded; ++j) row[j] = 0;
-      sums = add(sums, load(row + p));
+      if (p + LANES > seen) std::fill(row + seen, row + end, 0.0f);
+      total = add(total, load(row + p));
     }
-    total[i] = sum(sums);
+    std::fill(row + end, row + width, 0.0f);
+    inverse[i] = 1.0f / sum(total);
   }
   for (int k = 0; k < d; k += 2 * LANES) {
     const bool two = k + LANES < d;
     F acc[G][2];
     for (int i = 0; i < G; ++i) acc[i][0] = acc[i][1] = zero();
-    for (int first = 0, b = 0; first < n_seen; first += c.block_size, ++b) {
-      const float* value = at(c, 1, table[b], head, 0) + k;
-      const int n = std::min(c.block_size, n_seen - first);
-      for (int s = 0; s < n; ++s, value += d) {
+    for (int first = 0; first < n; first += size) {
+      const float* value = block_of(c, 1, table[first / size], head) + k;
+      const int last = std::min(size, n - first);
+      for (int s = 0; s < last; ++s, value += d) {
         const F v0 = load(value), v1 = two ? load(value + LANES) : zero();
+#pragma GCC unroll 8
         for (int i = 0; i < G; ++i) {
-          const F weight = set(scores[i * padded + first + s]);
+          const F weight = set(scores[i * width + first + s]);
           acc[i][0] = fma(weight, v0, acc[i][0]);
           acc[i][1] = fma(weight, v1, acc[i][1]);
         }
       }
     }
     for (int i = 0; i < G; ++i) {
-      const F by = set(1.0f / total[i]);
-      store(out + i * stride + k, mul(acc[i][0], by));
-      if (two) store(out + i * stride + k + LANES, mul(acc[i][1], by));
+      store(queries[i].out + k, mul(acc[i][0], set(inverse[i])));
+      if (two) store(queries[i].out + k + LANES, mul(acc[i][1], set(inverse[i])));
     }
   }
 }
 
-// All `share` query heads of one key head.
-inline void group(const Cache& c, const int32_t* table, int n_seen, int head, int share,
-                  const float* q, float scale, float* scores, float* out) {
-  int i = 0;
-  for (; i + 4 <= share; i += 4)
-    heads<4>(c, table, n_seen, head, q + i * c.d, c.d, scale, scores, out + i * c.d);
-  const float* rest = q + i * c.d;
-  float* to = out + i * c.d;
-  if (share - i == 3) heads<3>(c, table, n_seen, head, rest, c.d, scale, scores, to);
-  if (share - i == 2) heads<2>(c, table, n_seen, head, rest, c.d, scale, scores, to);
-  if (share - i == 1) heads<1>(c, table, n_seen, head, rest, c.d, scale, scores, to);
+template <int G = MOST>
+inline void run(const Cache& c, const int32_t* table, int head, const Query* queries, int n,
+                float scale, float* scores) {
+  if (n == G) return together<G>(c, table, head, queries, scale, scores);
+  if constexpr (G > 1) run<G - 1>(c, table, head, queries, n, scale, scores);
+}
+
+// Any number of queries, MOST at a time.
+inline void all(const Cache& c, const int32_t* table, int head, const Query* queries, int n,
+                float scale, float* scores) {
+  for (int i = 0; i < n; i += MOST)
+    run(c, table, head, queries + i, std::min(MOST, n - i), scale, scores);
 }
 
 }  // namespace paged_attention

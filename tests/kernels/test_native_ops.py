@@ -66,29 +66,40 @@ class Cache(ctypes.Structure):
 
 
 @pytest.mark.parametrize("block_size", [16, 32])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (5, 1)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (5, 1), (9, 1)])
 @pytest.mark.parametrize("d", [16, 64, 80, 96, 128])
 def test_attention(
     library: ctypes.CDLL, heads: int, kv_heads: int, d: int, block_size: int
 ) -> None:
-    n_blocks = 9
-    cache = torch.randn(2, n_blocks, kv_heads, block_size, d)
-    cache[:, 8] = math.nan  # a block nobody's table names
+    """Slots not written yet and blocks of nobody hold NaN."""
     table = torch.tensor([5, 2, 7, 0], dtype=torch.int32)
-    for n_seen in (1, 15, 16, 17, block_size + 3, 4 * block_size):
-        used = -(-n_seen // block_size)
-        kept = cache.clone()
-        last = int(table[used - 1])
-        kept[:, last, :, n_seen - (used - 1) * block_size :] = math.nan  # not written yet
-        q, out = torch.randn(heads, d) * 2, torch.full((heads, d), math.nan)
-        spec = Cache(kept.data_ptr(), n_blocks, kv_heads, block_size, d)
+    cache = torch.full((2, 9, kv_heads, block_size, d), math.nan)
+    spec = Cache(cache.data_ptr(), 9, kv_heads, block_size, d)
+    keys, values = torch.randn(2, 4 * block_size, kv_heads, d)
+    written = 0
+    for n_seen, n in ((1, 1), (15, 3), (16, 1), (17, 17), (block_size + 3, 2), (4 * block_size, 9)):
+        for i in range(written, n_seen):
+            block, slot = int(table[i // block_size]), i % block_size
+            library.paged_attention_write(
+                ctypes.byref(spec), block, slot, at(keys[i]), at(values[i])
+            )
+        written = n_seen
+        q, out = torch.randn(n, heads, d) * 2, torch.full((n, heads, d), math.nan)
         library.paged_attention_run(
-            ctypes.byref(spec), at(table), n_seen, heads, at(q), c_float(d**-0.5), at(out)
+            ctypes.byref(spec), at(table), n_seen, n, heads, at(q), c_float(d**-0.5), at(out)
         )
-        keys, values = (
-            side[table[:used].long()].transpose(0, 1).reshape(kv_heads, -1, d)[:, :n_seen]
-            .repeat_interleave(heads // kv_heads, 0) for side in cache
-        )  # fmt: skip
-        weights = torch.softmax((keys @ q[:, :, None]).squeeze(-1) * d**-0.5, -1)
-        want = (weights[:, None] @ values).squeeze(1)
-        assert torch.allclose(out, want, rtol=1e-4, atol=1e-5), n_seen
+        for t in range(n):
+            seen = n_seen - n + 1 + t
+            k, v = (
+                x[:seen].transpose(0, 1).repeat_interleave(heads // kv_heads, 0)
+                for x in (keys, values)
+            )
+            weights = torch.softmax((k @ q[t, :, :, None]).squeeze(-1) * d**-0.5, -1)
+            want = (weights[:, None] @ v).squeeze(1)
+            assert torch.allclose(out[t], want, rtol=1e-4, atol=1e-5), (n_seen, t)
+            alone = torch.full((heads, d), math.nan)
+            library.paged_attention_run(
+                ctypes.byref(spec), at(table), seen, 1, heads, at(q[t]), c_float(d**-0.5),
+                at(alone),
+            )  # fmt: skip
+            assert torch.equal(alone, out[t]), (n_seen, t)
