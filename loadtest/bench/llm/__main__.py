@@ -1,8 +1,8 @@
 """The engine beside its peers: `python -m loadtest.bench engine [--only NAME ...] [--quick]`.
 
 Sections: quality, bound, first, fixed, spoken (beside the peers); static, radix, long, playback,
-plan, cancel (our own modes). Peers are prepared by `python -m loadtest.bench peers`. The machine
-should be quiet: other processes using under 0.15 of a core.
+plan, cancel, v1 (our own modes). Peers are prepared by `python -m loadtest.bench peers`. The
+machine should be quiet: other processes using under 0.15 of a core.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SECTIONS: dict[str, Section] = {
     "playback": ("playback", "playback", "show"),
     "plan": ("planning", "planning", "show"),
     "cancel": ("cancel", "cancel", "show"),
+    "v1": ("door", "door", "show"),
 }
 
 
@@ -45,8 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         all_peers=a.all_peers,
         quick=a.quick,
         seed=a.seed,
-        port=a.port,
-        key=a.key,
     )
     body: dict[str, Any] = {"hardware": hardware(), "model": a.model, "seed": a.seed}
     print(f"{body['hardware']}; {a.model}")
@@ -89,8 +88,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--no-peers", action="store_true")
     p.add_argument("--all-peers", action="store_true", help="the slow settings too")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--port", type=int, default=0, help="a running server of ours, to go by /v1")
-    p.add_argument("--key", default="local", help="its API key")
     p.add_argument("--json", type=Path)
     return p.parse_args(argv)
 

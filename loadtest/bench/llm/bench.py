@@ -12,7 +12,7 @@ from engine.text.load import load_text
 from loadtest.bench.llm.own import OwnEngines
 from loadtest.bench.llm.target import OverHttp
 from loadtest.bench.llm.workload import Workload
-from loadtest.bench.peers.process import PeerFailed, PeerServer
+from loadtest.bench.peers.process import ServerFailed, ServerProcess, peer_server
 from loadtest.bench.peers.settings import SETTINGS, Setting, missing
 from loadtest.bench.prose import prose
 from voice_agent.models import ModelStore
@@ -32,9 +32,6 @@ class Options:
     quick: bool = False
     seed: int = 1
     kv_bytes: int = 1536 << 20
-    port: int = 0
-    """Of a running server of ours, for the sections that go through `/v1`."""
-    key: str = "local"
 
 
 @dataclass(slots=True)
@@ -46,7 +43,7 @@ class Bench:
     own: OwnEngines
     not_run: list[str] = field(default_factory=list)
     """What was left out and why; printed at the end and kept in the JSON."""
-    _servers: dict[str, PeerServer] = field(default_factory=dict)
+    _servers: dict[str, ServerProcess] = field(default_factory=dict)
 
     @classmethod
     def open(cls, options: Options) -> Bench:
@@ -90,13 +87,13 @@ class Bench:
         there = []
         for setting in settings:
             if setting.name not in self._servers:
-                server = PeerServer(setting, self.options.model, threads=2, slots=32, context=1024)
+                server = peer_server(setting, self.options.model, threads=2, slots=32, context=1024)
                 self._servers[setting.name] = server
                 try:
                     server.wait_ready()
                     target = OverHttp(setting.name, server.port)
                     asyncio.run(_once(target, self.workload(99)))
-                except (PeerFailed, OSError) as error:
+                except (ServerFailed, OSError) as error:
                     self._servers.pop(setting.name).close()
                     self.skip(setting.name, str(error))
                     continue
@@ -118,7 +115,7 @@ class Bench:
 async def _once(target: OverHttp, workload: Workload) -> None:
     reply = await target.answer(workload.fixed(1)[0])
     if reply.error:
-        raise PeerFailed(f"{target.name}: {reply.error}")
+        raise ServerFailed(f"{target.name}: {reply.error}")
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -15,7 +15,7 @@ from loadtest.bench.llm import bench as b
 from loadtest.bench.llm.bench import Bench
 from loadtest.bench.llm.measure import Reply, ms, pooled, tail
 from loadtest.bench.llm.own import ALONE_THREADS, LIVE_THREADS, policy_name
-from loadtest.bench.llm.target import InProcess, OverHttp, Target, play
+from loadtest.bench.llm.target import InProcess, Target, play
 from loadtest.bench.llm.workload import SYSTEM, Ask
 from loadtest.bench.peers import perplexity
 from loadtest.bench.peers.settings import REFERENCE, Setting
@@ -62,19 +62,14 @@ def line_up(bench: Bench, *, only_qualified: bool = False) -> Iterator[Field]:
             engine = stack.enter_context(bench.own.open(threads))
             ours[name] = InProcess(name, engine)
             entrants.append(Entrant(name, 32, threads=threads))
-        if bench.options.port:
-            entrants.append(Entrant("ours, /v1", 32, threads=LIVE_THREADS))
 
         @contextlib.contextmanager
         def wake(entrant: Entrant) -> Iterator[Target]:
             if entrant.setting is not None:
                 with bench.awake(entrant.setting) as target:
                     yield target
-            elif entrant.name in ours:
-                yield ours[entrant.name]
             else:
-                o = bench.options
-                yield OverHttp(entrant.name, o.port, model="default", key=o.key)
+                yield ours[entrant.name]
 
         yield Field(entrants + peers, wake)
 
@@ -104,7 +99,7 @@ def first_text(bench: Bench) -> dict[str, Any]:
             asks = [Ask(prompt, 2), Ask(prompt + work.turn(), 2)]
             for entrant in _order(field.entrants, i):
                 with field.wake(entrant) as target:
-                    replies = b.run(partial(_in_turn, target, asks))
+                    replies = b.run(partial(in_turn, target, asks))
                 for reply, into in zip(replies, (cold, cached), strict=True):
                     if reply.ttft_s is not None:
                         into[entrant.name].append(1000 * reply.ttft_s)
@@ -120,7 +115,7 @@ def first_text(bench: Bench) -> dict[str, Any]:
     return {"prompt": SYSTEM, "rows": rows, "goals": _first_goals(bench.options.model, rows)}
 
 
-async def _in_turn(target: Target, asks: list[Ask]) -> list[Reply]:
+async def in_turn(target: Target, asks: list[Ask]) -> list[Reply]:
     return [await target.answer(ask) for ask in asks]
 
 

@@ -126,7 +126,8 @@ def _sweep(bench: Bench, capacity: float, seconds: float) -> list[dict[str, Any]
         load = _virtual(bench, "fcfs", middle, seconds / 2)["tokens_per_s"] / capacity
         low, high = (low, middle) if load >= LOW else (middle, high)
     calls = high
-    while len(tried) < (2 if bench.options.quick else 6) and calls < TOO_MANY:
+    most = 2 if bench.options.quick else 6
+    while not tried or (len(tried) < most and calls < TOO_MANY):
         rows = {policy: _virtual(bench, policy, calls, seconds) for policy in POLICIES}
         load = rows["fcfs"]["tokens_per_s"] / capacity
         tried.append({"calls": calls, "load": load, "policies": rows})

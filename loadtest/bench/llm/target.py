@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Protocol
 
 from engine.client import Engine
@@ -66,28 +66,30 @@ class InProcess:
 class OverHttp:
     """Through a server's `/v1/completions`, prompts as token ids, streamed."""
 
-    def __init__(self, name: str, port: int, *, model: str = "bench", key: str = "") -> None:
+    def __init__(self, name: str, port: int, *, model: str = "bench") -> None:
         self.name = name
         self._port = port
         self._model = model
-        self._key = key
 
     async def answer(self, ask: Ask) -> Reply:
-        body = {
-            "model": self._model, "prompt": list(ask.prompt), "max_tokens": ask.n_out,
-            "temperature": 0, "ignore_eos": True, "stream": True, "cache_prompt": True,
-            "stream_options": {"include_usage": True},
-        }  # fmt: skip
-        data = json.dumps(body).encode()
         reply = Reply(time.perf_counter())
         try:
-            async for event in _events(self._port, data, self._key):
+            async for event in self.events(ask):
                 _note(reply, event)
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             reply.error = f"{type(error).__name__}: {error}"
         if not reply.error and reply.n_tokens < ask.n_out:
             reply.error = f"{reply.n_tokens} tokens came, {ask.n_out} were asked for"
         return reply
+
+    def events(self, ask: Ask) -> AsyncGenerator[dict[str, Any]]:
+        """The reply's events; closing the generator closes the connection."""
+        body = {
+            "model": self._model, "prompt": list(ask.prompt), "max_tokens": ask.n_out,
+            "temperature": 0, "ignore_eos": True, "stream": True,
+            "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        return _events(self._port, json.dumps(body).encode())
 
 
 def _note(reply: Reply, event: dict[str, Any]) -> None:
@@ -107,13 +109,12 @@ def _note(reply: Reply, event: dict[str, Any]) -> None:
                 reply.first_text_s = now
 
 
-async def _events(port: int, body: bytes, key: str) -> AsyncIterator[dict[str, Any]]:
+async def _events(port: int, body: bytes) -> AsyncGenerator[dict[str, Any]]:
     """Server-sent events of one POST. A client of a few lines: it shares the server's cores."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        bearer = f"Authorization: Bearer {key}\r\n" if key else ""
         writer.write(
-            f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{bearer}"
+            f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
             "Connection: close\r\n\r\n".encode()
             + body

@@ -13,9 +13,11 @@ from safetensors.torch import save_file
 from tokenizers import decoders
 from torch import Tensor
 
+from engine.errors import ModelError
 from engine.models.config import ModelConfig
 from engine.models.weights import WeightSource, halve, open_weights
 from engine.text.load import load_text
+from engine.text.tokenizer import Tokenizer
 
 _LAYER = {
     "attn_norm": "input_layernorm.weight", "mlp_norm": "post_attention_layernorm.weight",
@@ -30,17 +32,23 @@ _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 
 def export(model: Path, folder: Path) -> None:
     """`config.json`, `model.safetensors` (fp32), `tokenizer.json`. Raises ModelError."""
+    tokenizer, _ = load_text(model)
+    export_weights(model, folder, eos=tokenizer.declared_eos)
+    _write_tokenizer(tokenizer, folder)
+
+
+def export_weights(model: Path, folder: Path, *, eos: int | None = None) -> None:
+    """Everything but the tokenizer. Raises ModelError."""
     folder.mkdir(parents=True, exist_ok=True)
     source = open_weights(model)
     try:
+        if source.config.architecture not in _CLASSES:
+            raise ModelError(f"{model}: {source.config.architecture} is not written for peers")
         save_file(_tensors(source), folder / "model.safetensors", {"format": "pt"})
-        config = source.config
-        tied = not source.has("head")
+        config = _config(source.config, not source.has("head"), eos)
     finally:
         source.close()
-    _write_tokenizer(model, folder)
-    tokenizer, _ = load_text(model)
-    (folder / "config.json").write_text(json.dumps(_config(config, tied, tokenizer.declared_eos)))
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
 
 
 def _tensors(source: WeightSource) -> dict[str, Tensor]:
@@ -83,8 +91,7 @@ def _config(c: ModelConfig, tied: bool, eos: int | None) -> dict[str, Any]:
     }
 
 
-def _write_tokenizer(model: Path, folder: Path) -> None:
-    tokenizer, _ = load_text(model)
+def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     coder: Any = tokenizer._coder
     coder.decoder = decoders.ByteLevel()
     spec = json.loads(coder.to_str())

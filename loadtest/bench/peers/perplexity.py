@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.text.load import load_text
-from loadtest.bench.peers.process import PeerServer
+from loadtest.bench.peers.process import peer_server
 from loadtest.bench.peers.settings import HERE, SETTINGS, Setting, missing, model_file, python, root
 from loadtest.bench.prose import prose, windows
 
@@ -64,7 +64,7 @@ def _nats(setting: Setting, model: str, text: list[list[int]]) -> list[list[floa
 
 def _through_http(setting: Setting, model: str, text: list[list[int]]) -> list[list[float]]:
     """vLLM gives the prompt's own log probabilities when it echoes the prompt."""
-    server = PeerServer(setting, model, threads=2, slots=4, context=512)
+    server = peer_server(setting, model, threads=2, slots=4, context=512)
     try:
         server.wait_ready()
         return [_echoed(server.port, window) for window in text]
