@@ -96,7 +96,7 @@ class Request:
     """Owned by the engine thread once it is in the inbox."""
 
     __slots__ = (
-        "arrival_s", "background", "cached_tokens", "computed", "constraint", "counts",
+        "arrival_s", "background", "cached_tokens", "computed", "constraint", "counted", "counts",
         "deadline_s", "endless", "error", "expected_hit", "finish", "heard_from", "held", "id",
         "last_out_s", "max_new", "n_prompt", "params", "passes", "pin_key", "pin_ttl_s",
         "prefill_only", "priority", "rebased", "scope", "seed", "sink", "speaking", "state",
@@ -148,6 +148,8 @@ class Request:
         self.state = State.WAITING
         self.computed = 0
         self.cached_tokens = 0
+        self.counted = False
+        """Its prompt is in the totals: it may be admitted more than once."""
         self.expected_hit = 0
         """Tokens the prefix cache held when last looked at; an estimate while not running."""
         self.table: BlockTable | None = None

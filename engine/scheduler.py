@@ -139,9 +139,7 @@ class Scheduler:
         request.held = False
         request.passes = 0
         if request.table is not None:
-            request.cached_tokens = request.computed
-            self.counters.prompt_tokens += request.n_prompt
-            self.counters.cached_tokens += request.computed
+            self._count_prompt(request)
 
     def cut(self, request: Request, keep: int) -> None:
         """Forget the tokens from `keep` on and what was computed of them."""
@@ -418,7 +416,6 @@ class Scheduler:
             self.kv.close(table, request.tokens, 0, keep=False)
         else:
             return False
-        first = request.state is State.WAITING
         request.table = table
         request.computed = n_cached
         request.move(State.RUNNING)
@@ -426,10 +423,16 @@ class Scheduler:
         self._running[request.id] = self._waiting.pop(request.id)
         if self._admission is not None:
             self._admission.admit(request)
-        if first and not request.held:
-            request.cached_tokens = n_cached
-            self.counters.prompt_tokens += request.n_prompt
-            self.counters.cached_tokens += n_cached
+        if not request.held:
+            self._count_prompt(request)
         self._planned[request.id] = n
         self._prefill_left -= n
         return True
+
+    def _count_prompt(self, request: Request) -> None:
+        """What of the prompt need not be computed, once for each request."""
+        if not request.counted:
+            request.counted = True
+            request.cached_tokens = request.computed
+            self.counters.prompt_tokens += request.n_prompt
+            self.counters.cached_tokens += request.computed

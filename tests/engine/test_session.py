@@ -15,9 +15,11 @@ from engine.budget import CostModel
 from engine.client import Engine, FinishReason
 from engine.config import EngineConfig
 from engine.errors import UsageError
+from engine.grammar.spec import Grammar
 from engine.sampling import SamplingParams
 from tests.engine.fakes import EOS, N_VOCAB, HashRunner, PlainText, TickClock, expected
 from tests.engine.test_loop import prompt_of
+from tests.support.logit_engine import logit_engine, noise, tiny_tokenizer
 
 pytestmark = pytest.mark.unit
 
@@ -241,6 +243,8 @@ async def test_blocks_of_an_open_prompt_go_to_whoever_needs_them():
     reply = session.commit(PARAMS)
     await bench.settle()
     assert reply.token_ids == expected(prompt_of(40), 9)
+    assert reply.usage.cached_tokens > 0, "what was not evicted meanwhile"
+    assert bench.loop.scheduler.counters.prompt_tokens == 80
     session.close()
     await bench.step()
     assert not [e for e in bench.engine._kv.prefix.entries() if e.call is not None]
@@ -300,6 +304,25 @@ async def test_a_failed_step_under_an_open_prompt_is_made_good():
     session.close()
 
 
+async def test_a_reply_with_a_grammar_continues_the_open_prompt():
+    tokenizer = tiny_tokenizer()
+    engine, _ = logit_engine(tokenizer, noise(tokenizer.vocab_size))
+    try:
+        session = engine.session()
+        session.extend(tokenizer.encode("the prompt of a form with many words "))
+        params = SamplingParams(max_tokens=40, grammar=Grammar("regex", "(yes|no)!"))
+        reply = session.commit(params)
+        assert (await reply.collect()).text in ("yes!", "no!")
+        session.extend(tokenizer.encode(" and on"))
+        plain = session.commit(SamplingParams(max_tokens=3))
+        await plain.collect()
+        assert plain.usage.cached_tokens > 0
+        session.close()
+    finally:
+        await asyncio.to_thread(engine.close)
+    assert engine.stats().kv_blocks_held == 0
+
+
 # any interleaving
 
 
@@ -344,7 +367,7 @@ moves = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     moves,
     st.sampled_from([26, 34, 64]),
