@@ -10,6 +10,8 @@ namespace simd {
 
 constexpr int LANES = 16;
 
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
 #define SIMD_NAME "avx512-vnni"
 

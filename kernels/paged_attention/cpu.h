@@ -34,6 +34,37 @@ struct Query {
 
 inline int padded(int n_seen) { return (n_seen + simd::LANES - 1) / simd::LANES * simd::LANES; }
 
+// Values [k, k + W vectors) of positions [0, n), weighted, into every query's out.
+template <int G, int W>
+inline void mix(const Cache& c, const int32_t* table, int head, const Query* queries, int n, int k,
+                const float* weights, int width, const float* inverse) {
+  using namespace simd;
+  const int d = c.d, size = c.block_size;
+  F acc[G][W];
+  for (int i = 0; i < G; ++i)
+    for (int w = 0; w < W; ++w) acc[i][w] = zero();
+  for (int first = 0; first < n; first += size) {
+    const float* value = block_of(c, 1, table[first / size], head) + k;
+    const float* coming = block_of(c, 1, table[std::min(first + size, n - 1) / size], head) + k;
+    const int last = std::min(size, n - first);
+    for (int s = 0; s < last; ++s, value += d, coming += d) {
+      F v[W];
+      for (int w = 0; w < W; ++w) {
+        v[w] = load(value + w * LANES);
+        prefetch(coming + w * LANES);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < G; ++i) {
+        const F weight = set(weights[i * width + first + s]);
+        for (int w = 0; w < W; ++w) acc[i][w] = fma(weight, v[w], acc[i][w]);
+      }
+    }
+  }
+  for (int i = 0; i < G; ++i)
+    for (int w = 0; w < W; ++w)
+      store(queries[i].out + k + w * LANES, mul(acc[i][w], set(inverse[i])));
+}
+
 // G queries of one request that read key head `head`. scores: scratch [G, padded(longest n_seen)].
 template <int G>
 inline void together(const Cache& c, const int32_t* table, int head, const Query* queries,
@@ -46,10 +77,14 @@ inline void together(const Cache& c, const int32_t* table, int head, const Query
   const F by = set(scale);
   for (int first = 0; first < n; first += LANES) {
     const float* keys = block_of(c, 0, table[first / size], head) + first % size;
+    // Blocks lie anywhere: no hardware prefetcher finds the next one.
+    const int next = std::min(first + LANES, n - 1);
+    const float* coming = block_of(c, 0, table[next / size], head) + next % size / LANES * LANES;
     F acc[G];
     for (int i = 0; i < G; ++i) acc[i] = zero();
     for (int k = 0; k < d; ++k) {
       const F key = load(keys + k * size);
+      prefetch(coming + k * size);
 #pragma GCC unroll 8
       for (int i = 0; i < G; ++i) acc[i] = fma(set(queries[i].q[k]), key, acc[i]);
     }
@@ -75,27 +110,14 @@ inline void together(const Cache& c, const int32_t* table, int head, const Query
     std::fill(row + end, row + width, 0.0f);
     inverse[i] = 1.0f / sum(total);
   }
-  for (int k = 0; k < d; k += 2 * LANES) {
-    const bool two = k + LANES < d;
-    F acc[G][2];
-    for (int i = 0; i < G; ++i) acc[i][0] = acc[i][1] = zero();
-    for (int first = 0; first < n; first += size) {
-      const float* value = block_of(c, 1, table[first / size], head) + k;
-      const int last = std::min(size, n - first);
-      for (int s = 0; s < last; ++s, value += d) {
-        const F v0 = load(value), v1 = two ? load(value + LANES) : zero();
-#pragma GCC unroll 8
-        for (int i = 0; i < G; ++i) {
-          const F weight = set(scores[i * width + first + s]);
-          acc[i][0] = fma(weight, v0, acc[i][0]);
-          acc[i][1] = fma(weight, v1, acc[i][1]);
-        }
-      }
-    }
-    for (int i = 0; i < G; ++i) {
-      store(queries[i].out + k, mul(acc[i][0], set(inverse[i])));
-      if (two) store(queries[i].out + k + LANES, mul(acc[i][1], set(inverse[i])));
-    }
+  for (int k = 0; k < d;) {
+    constexpr int WIDE = G <= 6 ? 4 : 2;  // sums stay in registers
+    const int left = (d - k) / LANES;
+    const float* weights = scores;
+    if (left >= WIDE) mix<G, WIDE>(c, table, head, queries, n, k, weights, width, inverse);
+    else if (left >= 2) mix<G, 2>(c, table, head, queries, n, k, weights, width, inverse);
+    else mix<G, 1>(c, table, head, queries, n, k, weights, width, inverse);
+    k += LANES * (left >= WIDE ? WIDE : left >= 2 ? 2 : 1);
   }
 }
 

@@ -137,7 +137,7 @@ def test_decode_batches_of_every_size_are_bit_identical(folder: Path, quant: Qua
     runner = Runner.load(folder, n_blocks=32, quant=quant)
     rows = [Row(ids(1, seed=i), 0, (i,), None) for i in range(32)]
     alone = torch.cat([runner.logits([row]) for row in rows])
-    for n in range(1, 33):
+    for n in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32):
         assert torch.equal(runner.logits(rows[:n]), alone[:n]), n
         assert torch.equal(runner.logits(rows[-n:]), alone[-n:]), n
 
