@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
+from engine.errors import UsageError
 from engine.grammar.compiler import GrammarCompiler
 from engine.output import TextStream
 from engine.request import Request
@@ -24,6 +25,7 @@ class Parts:
     eos_ids: frozenset[int]
     n_vocab: int
     grammars: GrammarCompiler
+    draft: Runner | None
 
 
 def load_parts(config: EngineConfig) -> Parts:
@@ -41,5 +43,27 @@ def load_parts(config: EngineConfig) -> Parts:
     def make_text(request: Request) -> TextStream:
         return TextStream(tokenizer.token_bytes, request.params.stop)
 
-    grammars = GrammarCompiler(tokenizer)
-    return Parts(runner, tokenizer, chat, make_text, tokenizer.ends, runner.vocab_size, grammars)
+    draft = _load_draft(config, tokenizer, runner)
+    grammars, n_vocab = GrammarCompiler(tokenizer), runner.vocab_size
+    return Parts(runner, tokenizer, chat, make_text, tokenizer.ends, n_vocab, grammars, draft)
+
+
+def _load_draft(config: EngineConfig, tokenizer: Tokenizer, runner: Runner) -> Runner | None:
+    """The draft model, at its own longest length. Raises UsageError for another vocabulary."""
+    path = config.draft_model_path
+    if path is None:
+        return None
+    known, _ = load_text(path)
+    draft = Runner.load(
+        path,
+        kv_bytes=config.kv_bytes // 4,
+        block_size=config.block_size,
+        threads=config.threads,
+        quant=config.quant,
+    )
+    same = known.vocab_size == tokenizer.vocab_size and all(
+        known.token_bytes(i) == tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)
+    )
+    if not same or draft.vocab_size > runner.vocab_size:
+        raise UsageError(f"the draft model {path.name} has another vocabulary than the model")
+    return draft

@@ -28,6 +28,9 @@ from engine.request import FinishReason, Output, Request, TextOut
 from engine.sampling import SamplingParams
 from engine.scheduler import Scheduler
 from engine.session import Session
+from engine.speculate.draft import DraftProposer
+from engine.speculate.ngram import NgramProposer
+from engine.speculate.speculation import Speculation
 from engine.static import StaticScheduler
 from engine.stats import EngineStats, collect, histograms
 from engine.thread import EngineThread
@@ -67,6 +70,7 @@ class Engine:
         n_vocab: int,
         clock: Clock,
         grammars: GrammarCompiler | None = None,
+        draft: StepRunner | None = None,
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
@@ -85,7 +89,7 @@ class Engine:
             prefix_cache=config.prefix_cache if config.batching == "continuous" else "none",
         )
         self._scheduler = (
-            Scheduler(config, self._kv, _UNMEASURED)
+            Scheduler(config, self._kv, _UNMEASURED, _speculation(config, draft, clock))
             if config.batching == "continuous"
             else StaticScheduler(config, self._kv, _UNMEASURED, self.max_model_len)
         )
@@ -126,6 +130,7 @@ class Engine:
             n_vocab=parts.n_vocab,
             clock=clock or MonotonicClock(),
             grammars=parts.grammars,
+            draft=parts.draft,
         )
 
     def warm(self, known: WarmupReport | None = None) -> WarmupReport:
@@ -426,6 +431,16 @@ class Engine:
     def _on_finished(self, request: Request) -> None:
         with self._lock:
             self._n_open -= 1
+
+
+def _speculation(
+    config: EngineConfig, draft: StepRunner | None, clock: Clock
+) -> Speculation | None:
+    if config.speculation == "off":
+        return None
+    proposer = NgramProposer() if draft is None else DraftProposer(draft)
+    tokens, max_seqs = config.speculation_tokens, config.speculation_max_seqs
+    return Speculation(proposer, tokens=tokens, max_seqs=max_seqs, now=clock.now)
 
 
 def _seed(params: SamplingParams) -> int:

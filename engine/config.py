@@ -13,6 +13,7 @@ _NAMED = {
     "scheduling_policy": ("deadline", "priority", "fcfs"),
     "batching": ("continuous", "static"),
     "prefix_cache": ("radix", "block-hash", "none"),
+    "speculation": ("off", "ngram", "draft"),
 }
 
 
@@ -58,6 +59,14 @@ class EngineConfig:
     admission_growth: float = 1.0
     """Share of `max_tokens` that admission expects a reply to use; below 1 it may preempt."""
     prefix_cache: PrefixKind = "radix"
+    speculation: Literal["off", "ngram", "draft"] = "off"
+    """Who guesses tokens that a step then checks: nobody, the text itself, or the draft model."""
+    speculation_tokens: int = 4
+    """Guesses per request and step at most."""
+    speculation_max_seqs: int = 4
+    """No guesses in a step that advances more requests."""
+    draft_model_path: Path | None = None
+    """A smaller model with the same vocabulary; its KV cache takes a quarter of `kv_bytes` more."""
     pin_ttl_s: float = 600.0
     pin_fraction: float = 0.5
     """Share of all blocks that pins may hold; past it the longest idle pin lapses."""
@@ -67,6 +76,7 @@ class EngineConfig:
             "threads", "block_size", "kv_bytes", "max_num_seqs", "max_requests",
             "max_num_batched_tokens", "max_step_ms", "idle_step_ms", "min_prefill_tokens",
             "target_s", "background_target_s", "pin_ttl_s", "promote_passes",
+            "speculation_tokens", "speculation_max_seqs",
         )  # fmt: skip
         for name in positive:
             if getattr(self, name) <= 0:
@@ -77,6 +87,10 @@ class EngineConfig:
         for name in ("admission_growth", "pin_fraction"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UsageError(f"{name} must lie in 0..1, not {getattr(self, name)}")
+        if (self.speculation == "draft") != (self.draft_model_path is not None):
+            raise UsageError('speculation = "draft" and a draft model need each other')
+        if self.speculation != "off" and self.batching == "static":
+            raise UsageError("static batching does not speculate: every row advances alike")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise UsageError(f"max_model_len must be at least 2, not {self.max_model_len}")
         if self.max_num_seqs > self.max_num_batched_tokens:

@@ -37,13 +37,15 @@ class Row:
 
     token_ids: ids to compute now, at least one. start: position of the first; the keys and values
     of [0, start) are already in the cache. blocks: block table of [0, start + len(token_ids)).
-    sample: None for a chunk that does not reach the end of what is known.
+    sample: None for a chunk that does not reach the end of what is known. n_proposed: so many of
+    the last token_ids are guesses (speculation); `sample` is then about the first guess's place.
     """
 
     token_ids: tuple[int, ...]
     start: int
     blocks: tuple[int, ...]
     sample: SampleRow | None
+    n_proposed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,11 @@ class Sampled:
     """A chosen token.
 
     logprob: natural, under the model, before any setting; None unless asked for. top: the likeliest
-    tokens and theirs, best first, as many as were asked for.
+    tokens and theirs, best first, as many as were asked for. beyond: what each of the row's guesses
+    is followed by, chosen in the same way, if that guess and all before it are right.
     """
 
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    beyond: tuple[int, ...] = ()

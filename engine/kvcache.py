@@ -112,6 +112,14 @@ class KvCache:
         table.capacity = len(table.blocks) * self.block_size
         return True
 
+    def shrink(self, table: BlockTable, n_tokens: int) -> None:
+        """Give back the blocks beyond the first `n_tokens`, which are all that is computed."""
+        n_blocks = self.blocks_for(n_tokens)
+        gone = table.blocks[n_blocks:]
+        del table.blocks[n_blocks:]
+        table.capacity = n_blocks * self.block_size
+        self.pool.release(gone)
+
     def could_come(self, table: BlockTable, n_tokens: int) -> bool:
         """Whether `grow` will succeed once the fence opens, with no help from anybody."""
         pool = self.pool

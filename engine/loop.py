@@ -155,6 +155,8 @@ class EngineLoop:
             for request in [r for r in self.scheduler.requests.values() if r.scope.call == call]:
                 self._end(request, FinishReason.ABORTED, now)
             self.kv.prefix.forget(call)
+            if self.scheduler.speculation is not None:
+                self.scheduler.speculation.forget_call(call)
         for key in inbox.unpins:
             self.kv.pins.remove(key)
 
@@ -191,11 +193,14 @@ class EngineLoop:
         planned = [(self.scheduler.requests[i], n) for i, n in plan.tokens.items()]
         busy = [(request, n) for request, n in planned if n > 0]
         started = self._clock.now()
+        speculation = self.scheduler.speculation
+        guesses = speculation.propose([r for r, _ in busy], plan.guesses) if speculation else {}
+        launched = self._clock.now()
         step = self.kv.pool.launch()
         try:
             for copy in plan.copies:
                 self._runner.copy_block(copy.src, copy.dst, copy.n_rows)
-            rows = [_row(r, n) for r, n in busy] + list(plan.padding)
+            rows = [_row(r, n, guesses.get(r.id, ())) for r, n in busy] + list(plan.padding)
             results = self._runner.run(rows) if rows else []
             if len(results) != len(rows):
                 raise InternalError(f"{len(rows)} rows went in, {len(results)} came out")
@@ -206,13 +211,15 @@ class EngineLoop:
         finally:
             self.kv.copied(plan.copies)
             self.kv.pool.retire(step)
-        took_ms = (self._clock.now() - started) * 1000.0
+        self._reaped_s = self._clock.now()
         n_tokens = sum(len(row.token_ids) for row in rows)
+        took_ms = (self._reaped_s - started) * 1000.0
         self.counters.note_step(took_ms, self.scheduler.floor_ms(n_tokens))
-        self.scheduler.note_step(n_tokens, took_ms)
-        self._reaped_s = started + took_ms / 1000.0
+        self.scheduler.note_step(n_tokens, (self._reaped_s - launched) * 1000.0)
         for (request, n), sampled in zip(busy, results[: len(busy)], strict=True):
-            self._reap(request, n, sampled, now)
+            self._reap(request, n, sampled, now, guesses.get(request.id, ()))
+            if request.id in plan.guesses:
+                self.scheduler.return_spare(request)
         for request, n in planned:
             if n == 0:
                 self._reap(request, 0, None, now)
@@ -220,17 +227,45 @@ class EngineLoop:
         self.counters.kv_slots += slots
         self.counters.kv_slots_used += used
 
-    def _reap(self, request: Request, n: int, sampled: Sampled | None, now: float) -> None:
+    def _reap(
+        self,
+        request: Request,
+        n: int,
+        sampled: Sampled | None,
+        now: float,
+        guess: tuple[int, ...] = (),
+    ) -> None:
         """Apply one row's result; whatever goes wrong ends this request only."""
         try:
             self.scheduler.advance(request, n)
             if sampled is not None:
                 self._accept_token(request, sampled, now)
+                if guess:
+                    self._accept_guesses(request, sampled, guess, now)
             elif request.prefill_only and request.remaining == 0:
                 self._end(request, FinishReason.STOP, now)
         except Exception as error:
             log.exception("request failed", extra={"request": request.id})
             self._end(request, FinishReason.ERROR, now, error=error)
+
+    def _accept_guesses(
+        self, request: Request, sampled: Sampled, guess: tuple[int, ...], now: float
+    ) -> None:
+        """Take the right guesses: those whose rows hold what was then chosen.
+
+        What was computed beyond a wrong guess, or beyond the end, is neither cached nor counted:
+        `computed` does not reach it, and later tokens overwrite it.
+        """
+        chosen, n_right = sampled.token, 0
+        for guessed, after in zip(guess, sampled.beyond, strict=True):
+            if guessed != chosen or request.state is State.FINISHED:
+                break
+            n_right += 1
+            self.scheduler.advance(request, 1)
+            self._accept_token(request, Sampled(after), now)
+            chosen = after
+        assert self.scheduler.speculation is not None
+        self.scheduler.speculation.note(request, n_right, len(guess))
 
     def _accept_token(self, request: Request, sampled: Sampled, now: float) -> None:
         params, token, text = request.params, sampled.token, request.text
@@ -279,6 +314,8 @@ class EngineLoop:
         except Exception:  # our bug, and blocks may be lost; its reader must hear of the end
             self.counters.integrity_failures += 1
             log.exception("release failed", extra={"request": request.id})
+        if self.scheduler.speculation is not None:
+            self.scheduler.speculation.forget(request)
         self.counters.finished += 1
         self.counters.aborted += reason is FinishReason.ABORTED
         self.counters.failed += reason is FinishReason.ERROR
@@ -352,7 +389,7 @@ class EngineLoop:
             log.exception("KV blocks do not add up")
 
 
-def _row(request: Request, n: int) -> Row:
+def _row(request: Request, n: int, guess: tuple[int, ...] = ()) -> Row:
     start, end = request.computed, request.computed + n
     assert request.table is not None
     sample = None
@@ -366,8 +403,8 @@ def _row(request: Request, n: int) -> Row:
             request.counts,
             request.constraint,
         )
-    ids = tuple(request.tokens[start:end])
-    return Row(ids, start, tuple(request.table.blocks), sample)
+    ids = (*request.tokens[start:end], *guess)
+    return Row(ids, start, tuple(request.table.blocks), sample, len(guess))
 
 
 def _hand_over(batch: list[tuple[Sink, Output]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.inputs import Row
 from engine.kvcache import Copy
@@ -13,7 +13,8 @@ from engine.request import Request
 class StepPlan:
     """`tokens`: request id -> tokens it advances by. `copies` come before the forward.
 
-    `padding`: rows that are computed for nothing (static batching).
+    `padding`: rows that are computed for nothing (static batching). `guesses`: request id -> tokens
+    that may be guessed on top, where the table has room for them.
     """
 
     tokens: dict[int, int]
@@ -21,6 +22,7 @@ class StepPlan:
     limit_ms: float
     predicted_ms: float
     padding: tuple[Row, ...] = ()
+    guesses: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

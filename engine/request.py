@@ -23,6 +23,7 @@ from engine.grammar.constraint import Constraint
 from engine.kvcache import BlockTable
 from engine.prefix import Scope
 from engine.sampling import SamplingParams
+from engine.speculate.gain import HOPE
 
 _NEVER = -1e9
 """A bias no logit overcomes."""
@@ -97,10 +98,10 @@ class Request:
 
     __slots__ = (
         "arrival_s", "background", "cached_tokens", "computed", "constraint", "counted", "counts",
-        "deadline_s", "endless", "error", "expected_hit", "finish", "heard_from", "held", "id",
-        "last_out_s", "max_new", "n_prompt", "params", "passes", "pin_key", "pin_ttl_s",
-        "prefill_only", "priority", "rebased", "scope", "seed", "sink", "speaking", "state",
-        "table", "text", "tokens",
+        "deadline_s", "endless", "error", "expected_hit", "finish", "guess_rate", "heard_from",
+        "held", "id", "last_out_s", "max_new", "n_prompt", "params", "passes", "pin_key",
+        "pin_ttl_s", "prefill_only", "priority", "rebased", "scope", "seed", "sink", "speaking",
+        "state", "table", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -158,6 +159,8 @@ class Request:
         self.rebased = False
         self.last_out_s: float | None = None
         """When its latest token left; None before the first."""
+        self.guess_rate = HOPE
+        """Moving average of right guesses, where speculation is on."""
         self.heard_from = False
         """Some text has left."""
         self.finish: FinishReason | None = None

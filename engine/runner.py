@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from engine.choice import choose
 from engine.errors import UsageError
-from engine.inputs import Row, Sampled
+from engine.inputs import Row, Sampled, SampleRow
 from engine.models.batch import Model, make_batch
 from engine.models.layers import Quant
 from engine.models.load import load_model
@@ -37,7 +39,7 @@ class Runner:
         self.max_model_len = model.max_len
         self.vocab_size = c.vocab_size
         shape = (c.layers, 2, n_blocks, c.kv_heads, block_size, c.head_dim)
-        # NumPy asks for huge pages before the first touch: long contexts read twice as fast.
+        # NumPy asks for huge pages before the first touch, PyTorch does not.
         self._cache = torch.from_numpy(np.zeros(shape, np.float32))
         self._forward = model.over(self._cache)
 
@@ -76,15 +78,20 @@ class Runner:
         return block_bytes(self.model, self.block_size)
 
     def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
-        """Computes every row and chooses a token for those that sample, in the rows' order."""
+        """Computes every row and chooses a token for those that sample, in the rows' order.
+
+        A row with guesses also chooses what follows each of them: engine/speculate/__init__.py.
+        """
         results: list[Sampled | None] = [None] * len(rows)
-        picks = [(i, row.sample) for i, row in enumerate(rows) if row.sample is not None]
-        logits = self._forward(make_batch(rows, [i for i, _ in picks]))
+        picks = [i for i, row in enumerate(rows) if row.sample is not None]
+        logits = self._forward(make_batch(rows, picks))
         if picks:
             with torch.inference_mode():
-                chosen = choose(logits, [sample for _, sample in picks])
-            for (i, _), sampled in zip(picks, chosen, strict=True):
-                results[i] = sampled
+                chosen = iter(choose(logits, [s for i in picks for s in _samples(rows[i])]))
+            for i in picks:
+                first, more = next(chosen), rows[i].n_proposed
+                beyond = tuple(s.token for s in islice(chosen, more))
+                results[i] = replace(first, beyond=beyond) if more else first
         return results
 
     def logits(self, rows: Sequence[Row]) -> Tensor:
@@ -94,6 +101,14 @@ class Runner:
     def copy_block(self, src: int, dst: int, n_rows: int) -> None:
         """Copies the first n_rows positions of block src into block dst, in every layer."""
         self._forward.copy_block(src, dst, n_rows)
+
+
+def _samples(row: Row) -> Iterator[SampleRow]:
+    """How to choose the token at the place of the row's first guess, and after each guess."""
+    assert row.sample is not None
+    yield row.sample
+    for n in range(1, row.n_proposed + 1):
+        yield replace(row.sample, position=row.sample.position + n)
 
 
 def block_bytes(model: Model, block_size: int) -> int:

@@ -19,6 +19,7 @@ from engine.kvcache import BlockTable, KvCache
 from engine.plan import Counters, StepPlan, Survey
 from engine.policy import POLICIES, Urgency, choose_victim, is_spare, rebased_deadline
 from engine.request import FinishReason, Request, State
+from engine.speculate.speculation import Speculation
 
 _RECHECK = 16
 """Passes after which a newcomer that does not fit is looked at again though nothing changed."""
@@ -27,9 +28,16 @@ _RECHECK = 16
 class Scheduler:
     """Owns the open requests and their block tables. Runs on the engine thread only."""
 
-    def __init__(self, config: EngineConfig, kv: KvCache, cost: CostModel) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        kv: KvCache,
+        cost: CostModel,
+        speculation: Speculation | None = None,
+    ) -> None:
         self.config = config
         self.kv = kv
+        self.speculation = speculation
         self.counters = Counters()
         self.requests: dict[int, Request] = {}
         self.failed: list[tuple[Request, Exception]] = []
@@ -187,6 +195,11 @@ class Scheduler:
         assert request.table is not None
         self.kv.commit(request.table, request.tokens, request.computed)
 
+    def return_spare(self, request: Request) -> None:
+        """Give back the blocks of guesses that came to nothing."""
+        if request.table is not None:
+            self.kv.shrink(request.table, request.computed)
+
     # planning
 
     def plan(self, now: float) -> StepPlan:
@@ -205,8 +218,19 @@ class Scheduler:
         self._plan_in_order(candidates, now)
         self._age()
         planned, self._planned, self._order = self._planned, {}, []
-        predicted = self.budget.cost.ms(sum(planned.values()))
-        return StepPlan(planned, self.kv.take_copies(), limit_ms, predicted)
+        guesses = self._guesses(planned, limit_ms)
+        predicted = self.budget.cost.ms(sum(planned.values()) + sum(guesses.values()))
+        return StepPlan(planned, self.kv.take_copies(), limit_ms, predicted, guesses=guesses)
+
+    def _guesses(self, planned: dict[int, int], limit_ms: float) -> dict[int, int]:
+        """What may be guessed with the time and the blocks that are left."""
+        if self.speculation is None or not planned:
+            return {}
+        requests = [self._running[i] for i in planned]
+        pool = self.kv.pool
+        spare = 0 if self._waiting else pool.n_free + pool.n_cached - len(self._running)
+        n_tokens = sum(planned.values())
+        return self.speculation.plan(requests, n_tokens, self.budget, limit_ms, self.kv, spare)
 
     def _survey(self, now: float) -> Survey:
         decode: list[Request] = []

@@ -41,6 +41,10 @@ class EngineStats:
     grammar_finished_total: int
     grammar_valid_total: int
     """Of those, the replies whose grammar was complete at their end: all that were not cut."""
+    guesses_proposed_total: int
+    """Tokens that speculation guessed."""
+    guesses_accepted_total: int
+    """Of those, the ones that became tokens of a reply."""
     waiting_peak: int
     hit_rate: float
     """Prompt tokens found in the prefix cache, as a share of all."""
@@ -71,7 +75,7 @@ def collect(loop: EngineLoop, gc: GcWatch, memory_headroom_mb: int) -> EngineSta
     scheduler, counters, kv = loop.scheduler, loop.counters, loop.kv
     blocks = kv.pool.counts()
     step_ms, over_floor = sorted(counters.step_ms), sorted(counters.step_over_floor)
-    totals = scheduler.counters
+    totals, speculation = scheduler.counters, scheduler.speculation
     ttft = counters.ttft_s["live"].snapshot()
     gaps = counters.token_gap_s["live"].snapshot()
     return EngineStats(
@@ -101,6 +105,8 @@ def collect(loop: EngineLoop, gc: GcWatch, memory_headroom_mb: int) -> EngineSta
         integrity_failures_total=counters.integrity_failures,
         grammar_finished_total=counters.grammar_finished,
         grammar_valid_total=counters.grammar_valid,
+        guesses_proposed_total=speculation.proposed if speculation else 0,
+        guesses_accepted_total=speculation.accepted if speculation else 0,
         waiting_peak=totals.peak_waiting,
         hit_rate=_share(totals.cached_tokens, totals.prompt_tokens),
         cancellation_rate=_share(counters.aborted, counters.finished),

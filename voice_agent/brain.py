@@ -85,6 +85,10 @@ def load_engine(config: Config, model_path: Path, clock: Clock) -> Engine:
             max_num_batched_tokens=section.max_num_batched_tokens,
             scheduling_policy=section.scheduling_policy,
             prefix_cache=section.enable_prefix_caching,
+            speculation=section.speculation,
+            speculation_tokens=section.speculation_tokens,
+            speculation_max_seqs=section.speculation_max_seqs,
+            draft_model_path=section.draft_model_path,
         ),
         clock,
     )

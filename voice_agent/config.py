@@ -179,6 +179,11 @@ class EngineSection(_Section):
     enable_prefix_caching: Literal["radix", "block-hash", "none"] = "radix"
     """true and false stand for `radix` and `none`."""
     quant: Literal["auto", "native", "int8", "fp32"] = "auto"
+    speculation: Literal["off", "ngram", "draft"] = "off"
+    speculation_tokens: int = Field(default=4, ge=1, le=16)
+    speculation_max_seqs: int = Field(default=4, ge=1)
+    draft_model_path: Path | None = None
+    """A smaller model with the same vocabulary, for `draft`."""
 
     @field_validator("enable_prefix_caching", mode="before")
     @classmethod
@@ -189,6 +194,12 @@ class EngineSection(_Section):
     def _a_token_each(self) -> Self:
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise ValueError("max_num_seqs must not exceed max_num_batched_tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _a_model_to_draft(self) -> Self:
+        if (self.speculation == "draft") != (self.draft_model_path is not None):
+            raise ValueError('speculation = "draft" and draft_model_path need each other')
         return self
 
     def kv_bytes(self, memory_mb: int) -> int:

@@ -34,14 +34,16 @@ class Batch:
 
 
 def make_batch(rows: Sequence[Row], wanted: Sequence[int]) -> Batch:
-    """wanted: numbers of the rows whose last token's logits are asked for."""
+    """wanted: numbers of the rows whose last token's logits are asked for, and those of the tokens
+    before it that are followed by a guess."""
     ends = tuple(accumulate(len(row.token_ids) for row in rows))
+    last = chain.from_iterable(range(ends[i] - 1 - rows[i].n_proposed, ends[i]) for i in wanted)
     return Batch(
         rows,
         np.fromiter(chain.from_iterable(row.token_ids for row in rows), np.int64, ends[-1]),
         np.concatenate([np.arange(row.start, row.start + len(row.token_ids)) for row in rows]),
         ends,
-        np.fromiter((ends[i] - 1 for i in wanted), np.int64, len(wanted)),
+        np.fromiter(last, np.int64),
     )
 
 

@@ -13,6 +13,8 @@ from engine.loop import EngineLoop
 from engine.request import FinishReason, Output, Request
 from engine.sampling import SamplingParams
 from engine.scheduler import Scheduler
+from engine.speculate.proposer import Proposer
+from engine.speculate.speculation import Speculation
 
 MOD = (1 << 61) - 1
 EOS = 0
@@ -72,15 +74,18 @@ class HashRunner:
         for position in range(row.start):
             block, offset = divmod(position, self.block_size)
             state = fold(state, self.cache[row.blocks[block]][offset], position)
+        chosen = []
         for position, token in enumerate(row.token_ids, row.start):
             block, offset = divmod(position, self.block_size)
             value = kv_of(state, token, position)
             self.cache[row.blocks[block]][offset] = value
             state = fold(state, value, position)
+            chosen.append(next_token(state, self.eos_every))
         if row.sample is None:
             return None
-        assert row.sample.position == row.start + len(row.token_ids)
-        return Sampled(next_token(state, self.eos_every), -1.0)
+        assert row.sample.position == row.start + len(row.token_ids) - row.n_proposed
+        token, *beyond = chosen[len(chosen) - 1 - row.n_proposed :]
+        return Sampled(token, -1.0, beyond=tuple(beyond))
 
     def copy_block(self, src: int, dst: int, n_rows: int) -> None:
         assert src != dst
@@ -188,6 +193,7 @@ class Sim:
         fail_on: dict[int, int] | None = None,
         step_s: float = 0.01,
         runner=None,
+        proposer: Proposer | None = None,
         **options,
     ) -> None:
         options.setdefault("max_num_seqs", 8)
@@ -202,7 +208,15 @@ class Sim:
             max_pinned=int(n_blocks * self.config.pin_fraction),
             prefix_cache=self.config.prefix_cache,
         )
-        self.scheduler = Scheduler(self.config, self.kv, cost or CostModel(1.0, 0.1))
+        self.speculation = proposer and Speculation(
+            proposer,
+            tokens=self.config.speculation_tokens,
+            max_seqs=self.config.speculation_max_seqs,
+            now=self.clock.now,
+        )
+        self.scheduler = Scheduler(
+            self.config, self.kv, cost or CostModel(1.0, 0.1), self.speculation
+        )
         self.finished: list[Request] = []
         fail_on = fail_on or {}
         self.loop = EngineLoop(

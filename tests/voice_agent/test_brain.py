@@ -83,6 +83,8 @@ def test_the_engine_gets_what_its_section_says(monkeypatch: pytest.MonkeyPatch) 
     section = {
         "kv_mb": 32, "block_size": 32, "max_model_len": 512, "max_num_seqs": 3,
         "max_num_batched_tokens": 96, "scheduling_policy": "fcfs", "enable_prefix_caching": False,
+        "speculation": "draft", "speculation_tokens": 3, "speculation_max_seqs": 2,
+        "draft_model_path": "small",
     }  # fmt: skip
     config = Config.model_validate({"engine": section})
     brains.load_engine(config, Path("model"), ManualClock())
@@ -98,6 +100,10 @@ def test_the_engine_gets_what_its_section_says(monkeypatch: pytest.MonkeyPatch) 
             max_num_batched_tokens=96,
             scheduling_policy="fcfs",
             prefix_cache="none",
+            speculation="draft",
+            speculation_tokens=3,
+            speculation_max_seqs=2,
+            draft_model_path=Path("small"),
         )
     ]
 
