@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -11,16 +12,31 @@ _MIN_PER_TOKEN_MS = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Predicted milliseconds of a step over `n` tokens: base_ms + per_token_ms * n."""
+    """Predicted milliseconds of a step over `n` tokens: base_ms + per_token_ms * n.
+
+    A token that attends to p positions counts as 1 + per_position * p tokens.
+    """
 
     base_ms: float
     per_token_ms: float
+    per_position: float = 0.0
 
-    def ms(self, n_tokens: int) -> float:
+    def ms(self, n_tokens: float) -> float:
         return self.base_ms + self.per_token_ms * n_tokens if n_tokens > 0 else 0.0
 
     def scaled(self, factor: float) -> CostModel:
-        return CostModel(self.base_ms * factor, self.per_token_ms * factor)
+        return CostModel(self.base_ms * factor, self.per_token_ms * factor, self.per_position)
+
+    def weight(self, n_tokens: int, start: int) -> float:
+        """What consecutive tokens from position `start` on count as."""
+        return n_tokens * (1.0 + self.per_position * (start + n_tokens / 2))
+
+    def fitting(self, weight: float, start: int) -> int:
+        """How many tokens from position `start` on count as at most `weight`; at least one."""
+        each, half = 1.0 + self.per_position * start, self.per_position / 2
+        if half * weight < 1e-9 * each:
+            return max(1, int(weight / each))
+        return max(1, int((math.sqrt(each * each + 4.0 * half * weight) - each) / (2.0 * half)))
 
     def tokens_within(self, ms: float) -> int:
         return max(0, int((ms - self.base_ms) / self.per_token_ms))
@@ -73,7 +89,7 @@ class Calibration:
         self.fitted = fitted
         self._ratios: list[float] = []
 
-    def note(self, n_tokens: int, measured_ms: float) -> CostModel | None:
+    def note(self, n_tokens: float, measured_ms: float) -> CostModel | None:
         """One step's time; a model to plan with from now on, when it is time for one."""
         predicted = self.fitted.ms(n_tokens)
         if predicted <= 0.0 or measured_ms <= 0.0:
@@ -110,8 +126,11 @@ class StepBudget:
         fit = max(1, cost.tokens_within(self.max_step_ms), int(cost.base_ms / cost.per_token_ms))
         return min(fit, self.max_num_batched_tokens)
 
-    def prefill_tokens(self, limit_ms: float, n_decode: int) -> int:
-        """Prompt tokens that fit beside `n_decode` decode rows; at least `min_prefill_tokens`."""
-        fit_ms = self.cost.tokens_within(limit_ms) - n_decode
+    def prefill_tokens(self, limit_ms: float, n_decode: int, weight: float | None = None) -> int:
+        """Prompt tokens that fit beside `n_decode` decode rows; at least `min_prefill_tokens`.
+
+        weight: what the decode rows count as (see `CostModel.weight`), their number by default.
+        """
+        fit_ms = self.cost.tokens_within(limit_ms) - int(n_decode if weight is None else weight)
         room = self.max_num_batched_tokens - n_decode
         return max(0, min(room, max(fit_ms, self.min_prefill_tokens)))

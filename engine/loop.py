@@ -212,7 +212,7 @@ class EngineLoop:
             self.kv.copied(plan.copies)
             self.kv.pool.retire(step)
         self._reaped_s = self._clock.now()
-        n_tokens = sum(len(row.token_ids) for row in rows)
+        n_tokens = self.scheduler.weight(rows)
         took_ms = (self._reaped_s - started) * 1000.0
         self.counters.note_step(took_ms, self.scheduler.floor_ms(n_tokens))
         self.scheduler.note_step(n_tokens, (self._reaped_s - launched) * 1000.0)

@@ -45,3 +45,5 @@ class Survey:
     """Those of `decode` whose next token needs another block."""
     tightest_s: float
     """When the first speaking call runs dry."""
+    positions: int = 0
+    """What the rows of `decode` attend to, all together."""

@@ -15,6 +15,7 @@ from engine.admission import Admission
 from engine.budget import Calibration, CostModel, StepBudget
 from engine.config import EngineConfig
 from engine.errors import CapacityError
+from engine.inputs import Row
 from engine.kvcache import BlockTable, KvCache
 from engine.plan import Counters, StepPlan, Survey
 from engine.policy import POLICIES, Urgency, choose_victim, is_spare, rebased_deadline
@@ -62,8 +63,13 @@ class Scheduler:
         self._calibration = Calibration(cost)
         self._plan_with(cost)
 
-    def note_step(self, n_tokens: int, measured_ms: float) -> None:
-        """What a step of `n_tokens` really took; corrects the cost model now and then."""
+    def weight(self, rows: Iterable[Row]) -> float:
+        """What a step over these rows counts as, in tokens that attend to nothing."""
+        cost = self.budget.cost
+        return sum(cost.weight(len(row.token_ids), row.start) for row in rows)
+
+    def note_step(self, n_tokens: float, measured_ms: float) -> None:
+        """What a step that counts as `n_tokens` really took; corrects the cost model."""
         corrected = self._calibration.note(n_tokens, measured_ms)
         if corrected is not None:
             self._plan_with(corrected)
@@ -77,8 +83,8 @@ class Scheduler:
             cost, c.max_step_ms, c.later_stages_s, c.piece_s, c.age_s, c.promote_passes
         )
 
-    def floor_ms(self, n_tokens: int) -> float:
-        """The best that warm-up measured for a step of as many tokens."""
+    def floor_ms(self, n_tokens: float) -> float:
+        """The best that warm-up measured for a step that counts as so many tokens."""
         return self._calibration.fitted.ms(n_tokens)
 
     @property
@@ -210,7 +216,8 @@ class Scheduler:
         n_decode = len(survey.decode) + sum(1 for r in survey.others if r.remaining == 1)
         newcomers = self._newcomers(survey, now)
         limit_ms = self.config.idle_step_ms if not n_decode else self._limit_ms(survey, now)
-        self._prefill_left = self.budget.prefill_tokens(limit_ms, n_decode)
+        weight = n_decode + self.budget.cost.per_position * survey.positions
+        self._prefill_left = self.budget.prefill_tokens(limit_ms, n_decode, weight)
         if self._all_decode(survey, n_decode, newcomers):
             candidates = survey.others + newcomers
         else:
@@ -236,13 +243,14 @@ class Scheduler:
         decode: list[Request] = []
         others: list[Request] = []
         full: list[Request] = []
-        tightest_s = math.inf
+        tightest_s, positions = math.inf, 0
         soon_s = now + self._urgency.service_s(1)
         for request in self._running.values():
             done, table = request.computed, request.table
             assert table is not None
             if len(request.tokens) - done == 1 and not (request.held or request.background):
                 decode.append(request)
+                positions += done
                 if done >= table.capacity:
                     full.append(request)
                 if request.deadline_s < soon_s and not request.rebased:
@@ -252,7 +260,7 @@ class Scheduler:
                 self._rebase(request, now)
             if request.speaking and request.deadline_s < tightest_s:
                 tightest_s = request.deadline_s
-        return Survey(decode, others, full, tightest_s)
+        return Survey(decode, others, full, tightest_s, positions)
 
     def _newcomers(self, survey: Survey, now: float) -> list[Request]:
         """The waiting requests, or none if nobody could enter."""
@@ -346,14 +354,22 @@ class Scheduler:
 
     def _plan_running(self, request: Request) -> None:
         n = request.remaining
-        n = min(n, self._prefill_left if n > 1 else self._decode_left)
+        n = min(n, self._chunk(request.computed) if n > 1 else self._decode_left)
         if n <= 0 or not self._make_room(request, request.computed + n):
             return
         self._planned[request.id] = n
         if request.remaining > 1:
-            self._prefill_left -= n
+            self._take(n, request.computed)
         else:
             self._decode_left -= 1
+
+    def _chunk(self, start: int) -> int:
+        """Prompt tokens from position `start` on that the step has time for."""
+        left = self._prefill_left
+        return min(left, self.budget.cost.fitting(left, start)) if left > 0 else 0
+
+    def _take(self, n_tokens: int, start: int) -> None:
+        self._prefill_left -= math.ceil(self.budget.cost.weight(n_tokens, start))
 
     def _make_room(self, request: Request, n_tokens: int) -> bool:
         """Grow the request's table, taking from those behind it in order if need be."""
@@ -434,7 +450,7 @@ class Scheduler:
             table, n_cached = self.kv.open(
                 request.scope, request.tokens, limit, now, partial=partial
             )
-            n = max(0, min(request.known - request.held - n_cached, self._prefill_left))
+            n = max(0, min(request.known - request.held - n_cached, self._chunk(n_cached)))
             if self.kv.grow(table, n_cached + n):
                 break
             self.kv.close(table, request.tokens, 0, keep=False)
@@ -450,7 +466,7 @@ class Scheduler:
         if not request.held:
             self._count_prompt(request)
         self._planned[request.id] = n
-        self._prefill_left -= n
+        self._take(n, n_cached)
         return True
 
     def _count_prompt(self, request: Request) -> None:

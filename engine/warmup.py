@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.blocks import BlockPool
 from engine.budget import CostModel, fit
@@ -16,6 +16,9 @@ from engine.sampling import SamplingParams
 _ROUNDS = 5
 _DECODE_ROWS = (1, 2, 4, 8, 16, 32, 64)
 _PREFILL_TOKENS = (16, 64, 128, 256)
+_FAR_TOKENS = 32
+_FAR = 1024
+"""How far into a context the cost of attention is measured, with _FAR_TOKENS tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ def measure(
 ) -> WarmupReport:
     """Time decode steps of 1, 2, 4.. rows and prompts of 16, 64, 128.. tokens, and fit the model.
 
+    A chunk at the start and one far into a context tell what attention adds a position.
+
     Every shape runs once to warm it; then rounds over all shapes, the best time of each counting,
     until `_ROUNDS` are done or `budget_s` is spent (one round at least). Uses free blocks of the
     pool and gives them back. Call it before the engine thread starts.
@@ -62,7 +67,9 @@ def measure(
     prefill = {
         n: [_row(n, tuple(blocks[: -(-n // size)]))] for n in _sizes(_PREFILL_TOKENS, longest)
     }
-    shapes = [*decode.values(), *prefill.values()]
+    far_at = min(_FAR, longest_context(runner, len(blocks)) - _FAR_TOKENS)
+    far = [[_row(_FAR_TOKENS, tuple(blocks), at)] for at in (0, far_at)] if far_at > 0 else []
+    shapes = [*decode.values(), *prefill.values(), *far]
     for rows in shapes:
         runner.run(rows)
     best = [float("inf")] * len(shapes)
@@ -75,8 +82,18 @@ def measure(
             break
     pool.release(blocks)
     decode_ms = tuple(zip(decode, best[: len(decode)], strict=True))
-    prefill_ms = tuple(zip(prefill, best[len(decode) :], strict=True))
-    return WarmupReport(fit([*decode_ms, *prefill_ms]), decode_ms, prefill_ms, timer() - begun)
+    prefill_ms = tuple(zip(prefill, best[len(decode) :], strict=False))
+    cost = fit([*decode_ms, *prefill_ms])
+    if far:
+        near_ms, far_ms = best[-2:]
+        extra_ms = max(0.0, far_ms - near_ms) / (_FAR_TOKENS * far_at)
+        cost = replace(cost, per_position=extra_ms / cost.per_token_ms)
+    return WarmupReport(cost, decode_ms, prefill_ms, timer() - begun)
+
+
+def longest_context(runner: StepRunner, n_blocks: int) -> int:
+    """Tokens that one request may hold in `n_blocks` blocks."""
+    return min(n_blocks * runner.block_size, runner.max_model_len - 1)
 
 
 def freeze_garbage() -> None:
@@ -97,9 +114,9 @@ def _sizes(wanted: tuple[int, ...], most: int) -> list[int]:
     return [n for n in wanted if n <= most] or [max(1, most)]
 
 
-def _row(n_tokens: int, blocks: tuple[int, ...]) -> Row:
+def _row(n_tokens: int, blocks: tuple[int, ...], start: int = 0) -> Row:
     ids = tuple(1 + i % 7 for i in range(n_tokens))
-    return Row(ids, 0, blocks, SampleRow(SamplingParams(), n_tokens, 0, ids))
+    return Row(ids, start, blocks, SampleRow(SamplingParams(), start + n_tokens, 0, ids))
 
 
 def _interpolate(points: tuple[tuple[int, float], ...], n: int) -> float:

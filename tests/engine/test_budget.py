@@ -57,3 +57,27 @@ def test_budget_shrinks_with_slack_but_prompts_still_progress():
     assert budget.prefill_tokens(0.0, 8) == 16
     assert budget.prefill_tokens(1000.0, 8) == 248
     assert budget.prefill_tokens(60.0, 256) == 0
+
+
+def test_a_token_far_into_a_context_counts_for_more():
+    cost = CostModel(10.0, 0.5, per_position=0.001)
+    assert cost.weight(1, 0) == pytest.approx(1.0, abs=0.001)
+    assert cost.weight(1, 4000) == pytest.approx(5.0, abs=0.001)
+    assert cost.weight(100, 0) == pytest.approx(cost.weight(40, 0) + cost.weight(60, 40))
+    assert cost.scaled(2.0) == CostModel(20.0, 1.0, per_position=0.001)
+
+
+@pytest.mark.parametrize("per_position", [0.0, 1e-9, 0.001, 0.5])
+@pytest.mark.parametrize("start", [0, 1, 700, 8000])
+def test_what_fits_counts_as_no_more_and_one_more_would(per_position: float, start: int):
+    cost = CostModel(10.0, 0.5, per_position)
+    for weight in (0.5, 1.0, 3.0, 64.0, 500.0):
+        n = cost.fitting(weight, start)
+        assert n == 1 or cost.weight(n, start) <= weight * (1 + 1e-6)
+        assert cost.weight(n + 1, start) > weight * (1 - 1e-6)
+
+
+def test_decode_rows_with_long_contexts_leave_less_room_for_prompts():
+    budget = StepBudget(CostModel(10.0, 0.5, 0.001), 60.0, 256, 16)
+    assert budget.prefill_tokens(60.0, 8) == 92
+    assert budget.prefill_tokens(60.0, 8, weight=8 + 0.001 * 8 * 4000) == 60

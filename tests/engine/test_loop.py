@@ -341,6 +341,23 @@ def test_the_step_shrinks_to_the_tightest_slack():
     assert sum(len(row.token_ids) for row in sim.runner.batches[1]) == 156  # (80 - 2) / 0.5
 
 
+def test_a_long_prompt_goes_on_in_smaller_chunks_so_that_its_steps_keep_their_time():
+    cost = CostModel(2.0, 0.5, per_position=0.01)
+    sim = Sim(n_blocks=400, max_num_batched_tokens=300, cost=cost, max_step_ms=40.0)
+    sim.submit(prompt_of(6), 200)
+    sim.step()
+    sim.step()
+    newcomer, _ = sim.submit(prompt_of(1000, salt=1), 4)
+    sim.runner.batches.clear()
+    while newcomer.computed < 1000:
+        sim.step()
+    chunks = []
+    for rows in sim.runner.batches:
+        assert cost.ms(sum(cost.weight(len(r.token_ids), r.start) for r in rows)) <= 40.0 + 0.5
+        chunks += [len(r.token_ids) for r in rows if len(r.token_ids) > 1]
+    assert chunks[0] > 3 * chunks[-2]
+
+
 def test_a_step_may_be_longer_while_nobody_decodes():
     options = {"max_step_ms": 40.0, "idle_step_ms": 90.0, "max_num_batched_tokens": 300}
     sim = Sim(n_blocks=200, cost=CostModel(2.0, 0.5), **options)

@@ -41,6 +41,22 @@ def test_finds_the_cost_of_a_step_and_gives_the_blocks_back():
     pool.check()
 
 
+def test_finds_what_attention_adds_a_position():
+    class Attending(TimedRunner):
+        def run(self, rows):
+            self.time_s += sum(
+                2.5e-7 * len(row.token_ids) * (row.start + len(row.token_ids) / 2) for row in rows
+            )
+            return super().run(rows)
+
+    runner = Attending(512, 4, max_model_len=4000)
+    report = measure(
+        runner, BlockPool(512), max_num_seqs=8, max_num_batched_tokens=64,
+        timer=lambda: runner.time_s,
+    )  # fmt: skip
+    assert report.cost.per_position == pytest.approx(0.001, rel=0.1)
+
+
 def test_works_with_next_to_no_room():
     runner = TimedRunner(1, 4, max_model_len=9)
     report = measure(
