@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from loadtest.bench.peers.process import PeerServer
+from loadtest.bench.peers.process import peer_server
 from loadtest.bench.peers.settings import SETTINGS, missing
 from tests.support.clips import clip, room
 from tests.support.remote_model import ENDLESS, LONG_REPLY, PATIENT, STOPPED, check_model, section
@@ -36,7 +36,7 @@ AGENT = 'instructions = "You are a friendly phone agent. Answer in one short sen
 def url() -> Iterator[str]:
     if why := missing(SETTING, MODEL):
         pytest.skip(f"NOT RUN: {why}")
-    server = PeerServer(SETTING, MODEL, threads=1, slots=1, context=2048)
+    server = peer_server(SETTING, MODEL, threads=1, slots=1, context=2048)
     try:
         server.wait_ready()
         yield f"http://127.0.0.1:{server.port}/v1"
