@@ -46,7 +46,7 @@ const agentRms = (ms) => page.evaluate(async (duration) => {
   window.testContext ||= new AudioContext();
   await window.testContext.resume();
   const stream = document.querySelector("#voice").srcObject;
-  if (!stream) return { rms: 0, quiet_ms: 0 };
+  if (!stream) return { rms: 0 };
   const analyser = window.testContext.createAnalyser();
   analyser.fftSize = 1024;
   const source = window.testContext.createMediaStreamSource(stream);
@@ -54,24 +54,44 @@ const agentRms = (ms) => page.evaluate(async (duration) => {
   const samples = new Float32Array(1024);
   const end = performance.now() + duration;
   let loudest = 0;
-  let last = performance.now();
-  const start = last;
   while (performance.now() < end) {
     await new Promise((r) => setTimeout(r, 15));
     analyser.getFloatTimeDomainData(samples);
     const rms = Math.sqrt(samples.reduce((a, s) => a + s * s, 0) / samples.length);
     loudest = Math.max(loudest, rms);
-    if (rms > 0.003) last = performance.now();
   }
   source.disconnect();
-  return { rms: loudest, last_sound_ms: last - start, quiet_ms: performance.now() - last };
+  return { rms: loudest };
 }, ms);
+
+// Watches the voice from now on: the longest silence that ends within 2 s after a reply was cut.
+const watchSilence = () => page.evaluate(() => {
+  const context = (window.testContext ||= new AudioContext());
+  const seen = (window.silence = { cut_at: null, longest_ms: 0 });
+  const samples = new Float32Array(1024);
+  let analyser = null, since = performance.now();
+  setInterval(() => {
+    const stream = document.querySelector("#voice").srcObject, now = performance.now();
+    if (!analyser && stream) {
+      analyser = context.createAnalyser();
+      analyser.fftSize = 1024;
+      context.createMediaStreamSource(stream).connect(analyser);
+    }
+    if (!analyser) return;
+    if (seen.cut_at === null && document.querySelector(".agent.cut")) since = seen.cut_at = now;
+    analyser.getFloatTimeDomainData(samples);
+    if (Math.sqrt(samples.reduce((a, s) => a + s * s, 0) / samples.length) > 0.003) since = now;
+    if (seen.cut_at !== null && now - seen.cut_at < 2000)
+      seen.longest_ms = Math.max(seen.longest_ms, now - since);
+  }, 15);
+});
 
 async function conversation() {
   await page.focus("#talk");
   await page.keyboard.press("Enter"); // by keyboard alone
   await state("listening", "hearing", "thinking", "speaking");
   saw.connected = true;
+  await watchSilence();
   const greeting = agentRms(3500); // a short answer may be cut before it can be measured
   await page.waitForSelector(".caller.open p");
   saw.partial = (await texts(".caller p"))[0];
@@ -87,9 +107,9 @@ async function conversation() {
   await shot("speaking");
   if (o.barge_in !== false) {
     await page.waitForSelector(".agent.cut"); // an answer, or a long greeting
-    const after = await agentRms(600);
+    await page.waitForTimeout(600);
     saw.barge_in = {
-      last_sound_after_ms: after.last_sound_ms, quiet_ms: after.quiet_ms,
+      quiet_ms: await page.evaluate(() => window.silence.longest_ms),
       unheard: (await texts(".agent.cut .rest")).at(-1), heard: (await texts(".agent.cut .heard")).at(-1),
     };
   }

@@ -30,7 +30,7 @@ def test_a_person_asks_is_answered_and_interrupts(
     assert saw["agent_rms"] > 0.01
     assert saw["heard_while_speaking"]
     assert saw["barge_in"]["heard"]
-    assert saw["barge_in"]["quiet_ms"] > 100, "the voice stopped when the caller cut in"
+    assert saw["barge_in"]["quiet_ms"] > 600, "the voice stopped when the caller cut in"
     assert "ms from your last sound" in saw["trace"]
     assert saw["console_errors"] == []
     assert saw["requests_elsewhere"] == []

@@ -4,7 +4,7 @@ Tolerances. fp32: every logit within 2e-3 (they span tens); the cause is the ord
 the product rounds weights and activations to 8 bits, so the cosine of the logits is at least 0.98
 on average and 0.8 anywhere; the likeliest token agrees wherever the exact lead over the second is
 at least 2 logits, and at 85 % of all positions or more. native: the codes are the file's and only
-activations round, in groups of 32: a cosine of 0.999 on average and 0.99 anywhere, the same token
+activations round, in groups of 32: a cosine of 0.999 on average and 0.98 anywhere, the same token
 wherever the lead is 1 logit, and at 93 % of all positions or more.
 """
 
@@ -102,7 +102,7 @@ def check_native(case: Case) -> None:
     got = all_logits(case, "native")
     cosine = torch.nn.functional.cosine_similarity(got, case.want, -1)
     assert cosine.mean() > 0.999
-    assert cosine.min() > 0.99
+    assert cosine.min() > 0.98
     same = got.argmax(-1) == case.want.argmax(-1)
     top = case.want.topk(2, -1).values
     assert same[top[:, 0] - top[:, 1] >= 1.0].all()
