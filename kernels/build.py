@@ -56,8 +56,10 @@ def library(level: str | None = None) -> ctypes.CDLL:
     if level is not None and level not in levels:
         raise NativeUnavailable(f"this processor has no {level}")
     name = level or levels[0]
-    path = build(name)
-    loaded = ctypes.CDLL(str(path))
+    try:
+        loaded = ctypes.CDLL(str(build(name)))
+    except OSError as error:  # a cache that may not hold programs, sources that were left out
+        raise NativeUnavailable(f"the CPU kernels can't be loaded: {error}") from None
     log.info("native CPU kernels: %s", name)
     return loaded
 
