@@ -22,7 +22,8 @@ from engine.grammar.desk import GrammarDesk
 from engine.histogram import HistogramSnapshot
 from engine.inbox import Commit, Revise, Truncate
 from engine.kvcache import KvCache
-from engine.loop import EngineLoop, StepRunner
+from engine.launch import StepRunner
+from engine.loop import EngineLoop
 from engine.prefix import Scope
 from engine.request import FinishReason, Output, Request, TextOut
 from engine.sampling import SamplingParams

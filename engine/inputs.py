@@ -9,6 +9,9 @@ from engine.counts import TokenCounts
 from engine.grammar.constraint import Constraint
 from engine.sampling import SamplingParams
 
+PENDING = -1
+"""In place of a token id: what the step launched before chose for this row's slot."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
@@ -16,7 +19,7 @@ class SampleRow:
 
     position: index in the whole sequence of the token to be chosen; with `seed` it keys the random
     draw, so neither the batch's composition nor a preemption changes it.
-    history: token ids of prompt and output so far, read only when a penalty is on.
+    history: token ids of prompt and output so far, live, and read only when a penalty is on.
     """
 
     params: SamplingParams
@@ -39,6 +42,9 @@ class Row:
     of [0, start) are already in the cache. blocks: block table of [0, start + len(token_ids)).
     sample: None for a chunk that does not reach the end of what is known. n_proposed: so many of
     the last token_ids are guesses (speculation); `sample` is then about the first guess's place.
+    slot: the request's place in the runner's table of chosen tokens, 0..max_num_seqs-1, the same
+    while it runs; -1 for a row that is nobody's. token_ids may be (PENDING,) where the runner
+    overlaps steps.
     """
 
     token_ids: tuple[int, ...]
@@ -46,6 +52,7 @@ class Row:
     blocks: tuple[int, ...]
     sample: SampleRow | None
     n_proposed: int = 0
+    slot: int = -1
 
 
 @dataclass(frozen=True, slots=True)

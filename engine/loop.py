@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from engine.clock import Clock
 from engine.counters import LoopCounters
@@ -19,28 +18,12 @@ from engine.errors import EngineError, InternalError
 from engine.inbox import Commit, Edit, Inbox, Revise, Truncate
 from engine.inputs import Row, Sampled, SampleRow
 from engine.kvcache import KvCache
+from engine.launch import StepRunner
 from engine.plan import StepPlan
 from engine.request import FinishReason, Output, Request, Sink, State, TextOut
 from engine.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
-
-
-class StepRunner(Protocol):
-    """The model's side of a step."""
-
-    @property
-    def n_blocks(self) -> int: ...
-
-    @property
-    def block_size(self) -> int: ...
-
-    @property
-    def max_model_len(self) -> int: ...
-
-    def run(self, rows: Sequence[Row]) -> list[Sampled | None]: ...
-
-    def copy_block(self, src: int, dst: int, n_rows: int) -> None: ...
 
 
 class EngineLoop:
@@ -201,7 +184,7 @@ class EngineLoop:
             for copy in plan.copies:
                 self._runner.copy_block(copy.src, copy.dst, copy.n_rows)
             rows = [_row(r, n, guesses.get(r.id, ())) for r, n in busy] + list(plan.padding)
-            results = self._runner.run(rows) if rows else []
+            results = self._runner.launch(rows).read() if rows else []
             if len(results) != len(rows):
                 raise InternalError(f"{len(rows)} rows went in, {len(results)} came out")
         except Exception as error:

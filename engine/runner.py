@@ -15,13 +15,14 @@ from torch import Tensor
 from engine.choice import choose
 from engine.errors import UsageError
 from engine.inputs import Row, Sampled, SampleRow
+from engine.launch import AtOnce
 from engine.models.batch import Model, make_batch
 from engine.models.layers import Quant
 from engine.models.load import load_model
 from kernels.paged_attention.spec import PAD
 
 
-class Runner:
+class Runner(AtOnce):
     """Owns the weights and the KV storage. Used by one thread at a time.
 
     Storage: fp32 [layers, 2, n_blocks, kv_heads, block_size, head_dim].

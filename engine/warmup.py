@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from engine.blocks import BlockPool
 from engine.budget import CostModel, fit
 from engine.inputs import Row, SampleRow
-from engine.loop import StepRunner
+from engine.launch import StepRunner
 from engine.sampling import SamplingParams
 
 _ROUNDS = 5

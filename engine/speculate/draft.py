@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.inputs import Row, SampleRow
 from engine.kvcache import BlockTable, KvCache
-from engine.loop import StepRunner
+from engine.launch import StepRunner
 from engine.prefix import common_prefix
 from engine.speculate.proposer import Ask
 

@@ -9,6 +9,7 @@ from engine.budget import CostModel
 from engine.config import EngineConfig
 from engine.inputs import Row, Sampled
 from engine.kvcache import KvCache
+from engine.launch import AtOnce
 from engine.loop import EngineLoop
 from engine.request import FinishReason, Output, Request
 from engine.sampling import SamplingParams
@@ -30,7 +31,7 @@ def kv_of(state: int, token: int, position: int) -> int:
     return (state * 31 + token * 7_919 + position * 104_729 + 1) % MOD
 
 
-class HashRunner:
+class HashRunner(AtOnce):
     """Reads every earlier row through the block table, as attention does.
 
     A wrong block, a row that another request overwrote, a missing copy or a stale prefix changes

@@ -17,6 +17,7 @@ from engine.clock import MonotonicClock
 from engine.config import EngineConfig
 from engine.grammar.compiler import GrammarCompiler
 from engine.inputs import Row, Sampled, SampleRow
+from engine.launch import AtOnce
 from engine.output import TextStream
 from engine.text.chat import ChatFormat
 from engine.text.template import ChatTemplate
@@ -26,7 +27,7 @@ from tests.support.tiny_text import CHATML, tiny_meta
 Logits = Callable[[SampleRow], np.ndarray]
 
 
-class LogitRunner:
+class LogitRunner(AtOnce):
     """Asks `logits` for fp32 [vocab] of each row that samples; `gate` and `pause_s` slow it."""
 
     def __init__(self, logits: Logits, n_blocks: int, max_model_len: int) -> None:

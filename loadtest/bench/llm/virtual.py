@@ -15,6 +15,7 @@ from typing import Any, cast
 from engine.config import EngineConfig
 from engine.inputs import Row, Sampled
 from engine.kvcache import KvCache
+from engine.launch import AtOnce
 from engine.loop import EngineLoop
 from engine.request import Output, Request, TextOut
 from engine.sampling import SamplingParams
@@ -36,7 +37,7 @@ class VirtualClock:
         return self.time_s
 
 
-class TimedRunner:
+class TimedRunner(AtOnce):
     """A `StepRunner` that moves the clock. busy_s: the time its steps have taken."""
 
     def __init__(
