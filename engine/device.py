@@ -1,0 +1,168 @@
+"""Where a model runs: what CUDA does on streams and in graphs, a CPU does at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.errors import CapacityError, UsageError
+
+DECODE, PREFILL = -1, 0
+"""Stream priorities, lower first: recognition and the first piece of a voice go before both."""
+
+
+class Mark(Protocol):
+    """A point in the work handed to the device."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has passed it."""
+
+
+class Device(Protocol):
+    """The few things in which a CPU and a GPU differ."""
+
+    name: str
+    """As `kernels.resolve` and PyTorch know it."""
+
+    def work(self, priority: int) -> AbstractContextManager[None]:
+        """A context: what is launched inside runs at this priority, after all launched before."""
+
+    def mark(self) -> Mark:
+        """The point that the launched work has now reached, inside `work`."""
+
+    def staging(self, n_bytes: int) -> Tensor:
+        """uint8 [n_bytes] of host memory from which copies to the device are asynchronous."""
+
+    def ints(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        """The numbers on the device, int64; does not wait for it."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """`work`, ready to be done again on the same memory at the cost of one launch."""
+
+    def memory(self) -> tuple[int, int]:
+        """(free, total) bytes of the device."""
+
+
+class _Passed:
+    def synchronize(self) -> None:
+        pass
+
+
+class HostDevice:
+    """The CPU: everything happens at once, and a graph is the function itself."""
+
+    name = "cpu"
+
+    @contextmanager
+    def work(self, priority: int) -> Iterator[None]:
+        with torch.inference_mode():
+            yield
+
+    def mark(self) -> Mark:
+        return _Passed()
+
+    def staging(self, n_bytes: int) -> Tensor:
+        return torch.zeros(n_bytes, dtype=torch.uint8)
+
+    def ints(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        return work
+
+    def memory(self) -> tuple[int, int]:
+        import psutil
+
+        memory = psutil.virtual_memory()
+        return int(memory.available), int(memory.total)
+
+
+class CudaDevice:
+    """One NVIDIA GPU. A stream per priority; each goes on where the other stopped.
+
+    Nothing here waits for the whole device: other stages of a call run on it.
+    """
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        """Raises UsageError where PyTorch sees no GPU that it can use."""
+        if not torch.cuda.is_available():
+            raise UsageError("device = cuda: PyTorch sees no usable NVIDIA GPU here; use cpu")
+        self._streams = {level: _stream(level) for level in (DECODE, PREFILL)}
+        self._last: torch.cuda.Stream | None = None
+        self._pool = torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def work(self, priority: int) -> Iterator[None]:
+        stream = self._streams[priority]
+        before = self._last or torch.cuda.current_stream()
+        if stream != before:
+            stream.wait_stream(before)
+        self._last = stream
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            yield
+
+    def mark(self) -> Mark:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def staging(self, n_bytes: int) -> Tensor:
+        return torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def ints(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        host = torch.tensor(values, dtype=torch.int64, pin_memory=True)
+        return host.to("cuda", non_blocking=True)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """All graphs share one pool of memory: capture the largest first."""
+        with self.work(DECODE):
+            stream = torch.cuda.current_stream()
+            for _ in range(2):  # kernels compile and libraries take their memory now
+                work()
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may use the GPU meanwhile: only what this one does is recorded.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+            ):
+                work()
+        return graph.replay
+
+    def memory(self) -> tuple[int, int]:
+        return torch.cuda.mem_get_info()
+
+
+def _stream(priority: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(priority=priority)  # type: ignore[no-untyped-call]
+
+
+def open_device(name: str) -> Device:
+    """ "cpu" or "cuda". Raises UsageError."""
+    if name == "cpu":
+        return HostDevice()
+    if name == "cuda":
+        return CudaDevice()
+    raise UsageError(f"device must be cpu or cuda, not {name}")
+
+
+def cache_bytes(device: Device, share: float, working: int) -> int:
+    """What a KV cache may take so that this process fills `share` of the device's memory.
+
+    What is in use already (weights, other stages) and `working` bytes of a step come out of the
+    share. Raises CapacityError when nothing is left.
+    """
+    free, total = device.memory()
+    left = int(total * share) - (total - free) - working
+    if left <= 0:
+        raise CapacityError(
+            f"no room for a KV cache: {share:.0%} of {total >> 20} MiB are allowed, "
+            f"{(total - free) >> 20} MiB are in use and a step works in {working >> 20} MiB; "
+            "raise gpu_memory_utilization or take a smaller model"
+        )
+    return left

@@ -1,0 +1,317 @@
+"""Runs steps on a GPU: launched without waiting, decode as graphs, tokens kept on the device.
+
+    launch   block tables and ids to the device (one copy) -> ids that are PENDING from the table
+             of chosen tokens -> the layers -> logits -> a choice per row -> into the table
+    read     wait for the choices, and make on the host those that a GPU does not
+
+Everything works on a CPU too, with the references of the kernels, where each launch is done when
+it returns: that is what the tests run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.choice import choose
+from engine.device import DECODE, PREFILL, Device, cache_bytes, open_device
+from engine.errors import UsageError
+from engine.gpu_step import GpuStep, Pick, picks_of
+from engine.graphs import DecodeGraphs, resolve_pending
+from engine.inputs import Row, Sampled, SampleRow
+from engine.models.gpu import GpuLlama
+from engine.models.gpu_linear import GpuQuant
+from engine.sampling import SamplingParams
+from engine.step_inputs import Limits, StepInputs
+from kernels.resolve import resolve
+
+log = logging.getLogger(__name__)
+
+BLOCK_SIZES = (16, 32)
+_IN_FLIGHT = 2
+"""Steps launched and not read, at most."""
+_WARM_TOKENS = (2, 3, 15, 16, 17, 64, 127, 128, 255, 256, 512, 1024, 2048, 4096)
+"""Lengths of prompt chunks that are computed once before anybody waits."""
+
+
+class GpuRunner:
+    """Owns the weights, the KV storage and the device's memory of a step. One user at a time.
+
+    Storage: [layers, 2, n_blocks + 1, kv_heads, block_size, head_dim] in the model's dtype. The
+    last block is the dummy: block tables are padded with it and nobody reads it.
+    """
+
+    overlaps = True
+
+    def __init__(
+        self,
+        model: GpuLlama,
+        n_blocks: int,
+        block_size: int = 16,
+        *,
+        max_num_seqs: int = 16,
+        max_num_batched_tokens: int = 512,
+        device: Device | None = None,
+    ) -> None:
+        """device: the model's own unless given. Raises UsageError for impossible sizes."""
+        if block_size not in BLOCK_SIZES:
+            raise UsageError(f"block_size must be 16 or 32 on a GPU; it is {block_size}")
+        if n_blocks < 2:
+            raise UsageError(f"the KV cache has room for {n_blocks} blocks; 2 or more are needed")
+        c = model.config
+        self.model = model
+        self.n_blocks = n_blocks
+        self.block_size = block_size
+        self.max_model_len = model.max_len
+        self.vocab_size = c.vocab_size
+        self._device = device or open_device(model.device.type)
+        self._cache = torch.zeros(
+            (c.layers, 2, n_blocks + 1, c.kv_heads, block_size, c.head_dim),
+            dtype=model.dtype,
+            device=model.device,
+        )
+        self._tokens = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=model.device)
+        self._decode = self._make_inputs(max_num_seqs, max_num_seqs)
+        most = max(max_num_batched_tokens, max_num_seqs)
+        self._mixed = self._make_inputs(most, max_num_seqs)
+        self._graphs = DecodeGraphs(self._device, model, self._cache, self._decode, self._tokens)
+        self._attention = resolve("paged_attention_prefill", self._device.name)
+        self._copy = resolve("kv_copy", self._device.name)
+        self._copies: list[tuple[int, int, int]] = []
+        self._free = [self._chosen_on_host() for _ in range(_IN_FLIGHT)]
+
+    @classmethod
+    def load(
+        cls,
+        model_path: Path,
+        *,
+        device: str = "cuda",
+        n_blocks: int | None = None,
+        kv_bytes: int | None = None,
+        gpu_memory_utilization: float = 0.0,
+        block_size: int = 16,
+        quant: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int = 16,
+        max_num_batched_tokens: int = 512,
+        graphs: bool = True,
+    ) -> GpuRunner:
+        """Reads a GGUF file or safetensors folder, allocates the cache, warms up; blocking.
+
+        n_blocks, kv_bytes or the share of the device's memory that this process may fill sizes the
+        cache. quant "auto": bf16, or fp16 where the GPU has none. Raises ModelError for an unusable
+        model, UsageError and CapacityError for what can't be here.
+        """
+        opened = open_device(device)
+        dtype, kind = _formats(quant, device)
+        model = GpuLlama.load(
+            model_path, device=device, dtype=dtype, quant=kind, max_len=max_model_len
+        )
+        if n_blocks is None:
+            if kv_bytes is None:
+                working = working_bytes(model, max_num_batched_tokens, max_num_seqs)
+                kv_bytes = cache_bytes(opened, gpu_memory_utilization, working)
+            n_blocks = kv_bytes // block_bytes(model, block_size) - 1
+        runner = cls(
+            model,
+            n_blocks,
+            block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            device=opened,
+        )
+        runner.prepare(graphs=graphs)
+        return runner
+
+    @property
+    def kv_bytes_per_block(self) -> int:
+        """Bytes of one block over all layers."""
+        return block_bytes(self.model, self.block_size)
+
+    @property
+    def decode_sizes(self) -> tuple[int, ...]:
+        """Batch sizes that decode steps are padded to, ascending."""
+        return self._graphs.sizes
+
+    def prepare(self, *, graphs: bool = True) -> None:
+        """Record the graphs and run prompt chunks of many lengths, so that nothing is compiled or
+        allocated later. Uses the cache: call it before anybody else does."""
+        if graphs:
+            self._graphs.capture()
+        most = self._mixed.limits.n_tokens
+        fits = min(most, self.n_blocks * self.block_size, self.max_model_len)
+        for n in (fits, *(n for n in _WARM_TOKENS if n < fits)):
+            blocks = tuple(range(-(-n // self.block_size)))
+            for params in (SamplingParams(), SamplingParams(temperature=1.0, top_p=0.9)):
+                sample = SampleRow(params, n, 0)
+                self.run([Row((0,) * n, 0, blocks, sample)])
+
+    def launch(self, rows: Sequence[Row]) -> GpuStep:
+        """Start a step over at least one row; see engine/launch.py. What needs the history, a
+        grammar or probabilities is chosen by `read`, the rest here on the device."""
+        uniform = self._uniform(rows)
+        picks = picks_of(rows, every_row=uniform)
+        with self._device.work(DECODE if uniform else PREFILL):
+            logits, chosen = self._compute(rows, picks, uniform)
+            self._draw(rows, picks, logits, chosen)
+            ours = [pick.at for pick in picks if pick.on_host]
+            host_logits = None
+            if ours:
+                host_logits = logits.index_select(0, self._device.ints(ours))
+            buffer = self._free.pop() if self._free else self._chosen_on_host()
+            tokens = buffer[: chosen.shape[0]]
+            tokens.copy_(chosen, non_blocking=True)
+            done = self._device.mark()
+        give_back = partial(self._free.append, buffer)
+        return GpuStep(rows, picks, tokens, host_logits, done, give_back)
+
+    def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
+        """Computes every row and chooses a token for those that sample, in the rows' order."""
+        return self.launch(rows).read()
+
+    def logits(self, rows: Sequence[Row]) -> Tensor:
+        """Computes every row; the logits after each row's last token, fp32 [n_rows, vocab]."""
+        uniform = self._uniform(rows)
+        greedy = SampleRow(SamplingParams(), 0, 0)
+        asked = [replace(row, sample=greedy, n_proposed=0) for row in rows]
+        with self._device.work(PREFILL):
+            logits, _ = self._compute(rows, picks_of(asked, every_row=uniform), uniform)
+            return logits.float().cpu()
+
+    def copy_block(self, src: int, dst: int, n_rows: int) -> None:
+        """Copies the first n_rows positions of block src into block dst, in every layer; before
+        the next step."""
+        if any(dst in copy[:2] or src == copy[1] for copy in self._copies):
+            with self._device.work(PREFILL):  # one after the other
+                self._flush_copies()
+        self._copies.append((src, dst, n_rows))
+
+    def _uniform(self, rows: Sequence[Row]) -> bool:
+        one_each = all(len(row.token_ids) == 1 for row in rows)
+        return one_each and len(rows) <= self._decode.limits.n_rows
+
+    def _compute(
+        self, rows: Sequence[Row], picks: Sequence[Pick], uniform: bool
+    ) -> tuple[Tensor, Tensor]:
+        """(logits [places, vocab], the greedy choices int64 [places]) of a step."""
+        self._flush_copies()
+        return self._run_decode(rows, picks) if uniform else self._run_mixed(rows, picks)
+
+    def _run_decode(self, rows: Sequence[Row], picks: Sequence[Pick]) -> tuple[Tensor, Tensor]:
+        n, graphs = len(rows), self._graphs
+        size = graphs.size_for(n)
+        sampled = {pick.row for pick in picks}
+        self._decode.send(rows, range(n), [self._lane(row) if i in sampled else self._nobody
+                                           for i, row in enumerate(rows)], size)  # fmt: skip
+        graphs.run(size)
+        return graphs.logits[:n], graphs.chosen[:n]
+
+    def _run_mixed(self, rows: Sequence[Row], picks: Sequence[Pick]) -> tuple[Tensor, Tensor]:
+        """Eagerly: every step has another shape."""
+        n_rows, longest = len(rows), max(len(row.token_ids) for row in rows)
+        inputs = self._roomy(n_rows, sum(len(row.token_ids) for row in rows))
+        lanes = [self._lane(rows[pick.row]) for pick in picks]
+        n = inputs.send(rows, [pick.token for pick in picks], lanes)
+        given, model = inputs.fields, self.model
+        tables, seen = given.tables[:n_rows], given.seen[:n_rows]
+        starts = given.starts[: n_rows + 1]
+
+        def attend(q: Tensor, kept: Tensor) -> Tensor:
+            out: Tensor = self._attention(
+                q, kept, tables, starts, seen, scale=model.scale, max_q=longest
+            )
+            return out
+
+        ids = resolve_pending(given.ids[:n], given.sources[:n], self._tokens)
+        hidden = model.hidden(
+            ids, given.positions[:n], given.slots[:n], self._cache, attend,
+            given.wanted[: len(picks)],
+        )  # fmt: skip
+        logits = model.head(hidden)
+        chosen = torch.argmax(logits, -1) if picks else self._tokens[:0]
+        self._tokens.index_copy_(0, given.lanes[: len(picks)], chosen)
+        return logits, chosen
+
+    def _draw(
+        self, rows: Sequence[Row], picks: Sequence[Pick], logits: Tensor, chosen: Tensor
+    ) -> None:
+        """Replace the greedy choices of rows with other settings."""
+        ours = [p for p in picks if not p.on_host and not _greedy(p.sample)]
+        if not ours:
+            return
+        places = self._device.ints([pick.at for pick in ours])
+        made = choose(logits.index_select(0, places).float().cpu(), [p.sample for p in ours])
+        drawn = self._device.ints([sampled.token for sampled in made])
+        chosen.index_copy_(0, places, drawn)
+        lanes = self._device.ints([self._lane(rows[pick.row]) for pick in ours])
+        self._tokens.index_copy_(0, lanes, drawn)
+
+    # memory
+
+    @property
+    def _nobody(self) -> int:
+        """The lane of rows whose choice nobody asks for."""
+        return self._tokens.shape[0] - 1
+
+    def _lane(self, row: Row) -> int:
+        """Guesses leave open which choice counts, so the loop names it after reading."""
+        return self._nobody if row.slot < 0 or row.n_proposed else row.slot
+
+    def _make_inputs(self, n_tokens: int, n_rows: int) -> StepInputs:
+        width = -(-self.max_model_len // self.block_size)
+        limits = Limits(n_tokens, n_rows, width, self.block_size, self.n_blocks, self._nobody)
+        return StepInputs(self._device, limits)
+
+    def _roomy(self, n_rows: int, n_tokens: int) -> StepInputs:
+        """Inputs for a mixed step; larger ones where padding or guesses made it outgrow them."""
+        most = self._mixed.limits
+        if n_tokens > most.n_tokens or n_rows > most.n_rows:
+            log.info("room for a step of %d tokens in %d rows", n_tokens, n_rows)
+            self._mixed = self._make_inputs(max(n_tokens, most.n_tokens), max(n_rows, most.n_rows))
+            self._free.clear()
+        return self._mixed
+
+    def _chosen_on_host(self) -> Tensor:
+        return self._device.staging(8 * self._mixed.limits.n_tokens).view(torch.int64)
+
+    def _flush_copies(self) -> None:
+        if self._copies:
+            src, dst, n_rows = self._device.ints([*zip(*self._copies, strict=True)]).unbind(0)
+            self._copies.clear()
+            self._copy(self._cache, src, dst, n_rows)
+
+
+def block_bytes(model: GpuLlama, block_size: int) -> int:
+    """Bytes that one block of the cache takes over all layers."""
+    c = model.config
+    return model.dtype.itemsize * 2 * c.layers * c.kv_heads * c.head_dim * block_size
+
+
+def working_bytes(model: GpuLlama, max_num_batched_tokens: int, max_num_seqs: int) -> int:
+    """Bytes that steps and graphs work in, generously: activations of the largest step twice, the
+    logits of every row three times, and what libraries and kernels take for themselves."""
+    c = model.config
+    widest = (c.heads + 2 * c.kv_heads) * c.head_dim + 4 * c.hidden + 3 * c.intermediate
+    activations = model.dtype.itemsize * max_num_batched_tokens * widest
+    return 2 * activations + 3 * 4 * max_num_seqs * c.vocab_size + (512 << 20)
+
+
+def _formats(quant: str, device: str) -> tuple[torch.dtype, GpuQuant]:
+    """Of activations, and of weights. UsageError for what only a CPU has."""
+    named = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    if quant == "auto":
+        half = device == "cpu" or torch.cuda.is_bf16_supported()
+        return torch.bfloat16 if half else torch.float16, "dense"
+    if quant not in named:
+        raise UsageError(f"quant = {quant} is not for a GPU: take auto, {', '.join(named)}")
+    return named[quant], "dense"
+
+
+def _greedy(sample: SampleRow) -> bool:
+    return sample.params.greedy and not sample.params.shaped

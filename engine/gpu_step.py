@@ -1,0 +1,96 @@
+"""A step under way on the device, and what is chosen in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from engine.choice import choose
+from engine.device import Mark
+from engine.inputs import Row, Sampled, SampleRow
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A token to choose. row: of the step; token: whose logits; at: their place in the result."""
+
+    row: int
+    token: int
+    at: int
+    sample: SampleRow
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the choice needs what only the host has."""
+        p = self.sample.params
+        return p.penalised or p.logprobs is not None or self.sample.constraint is not None
+
+
+def picks_of(rows: Sequence[Row], *, every_row: bool) -> list[Pick]:
+    """What is chosen in a step; a row with guesses also chooses what follows each of them.
+
+    every_row: the step computes one token and its logits in every row, wanted or not.
+    """
+    picks: list[Pick] = []
+    end = 0
+    for i, row in enumerate(rows):
+        end += len(row.token_ids)
+        if row.sample is not None:
+            for n, sample in enumerate(_samples(row)):
+                at = i if every_row else len(picks)
+                picks.append(Pick(i, end - 1 - row.n_proposed + n, at, sample))
+    return picks
+
+
+def _samples(row: Row) -> Iterator[SampleRow]:
+    """How to choose the token at the place of the row's first guess, and after each guess."""
+    assert row.sample is not None
+    yield row.sample
+    for n in range(1, row.n_proposed + 1):
+        yield replace(row.sample, position=row.sample.position + n)
+
+
+class GpuStep:
+    """What `launch` returns. `read` waits for this step only, not for later ones."""
+
+    __slots__ = ("_done", "_give_back", "_host_logits", "_picks", "_rows", "_tokens")
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        picks: Sequence[Pick],
+        tokens: Tensor,
+        host_logits: Tensor | None,
+        done: Mark,
+        give_back: Callable[[], None],
+    ) -> None:
+        """tokens int64 [picks' places] on the host, there once `done` is passed; then `give_back`
+        is called. host_logits [n, vocab] on the device, of the picks that the host makes."""
+        self._rows = rows
+        self._picks = picks
+        self._tokens = tokens
+        self._host_logits = host_logits
+        self._done = done
+        self._give_back = give_back
+
+    def read(self) -> list[Sampled | None]:
+        """Wait, and choose what only the host can; in the order of the rows."""
+        self._done.synchronize()
+        tokens = self._tokens.tolist()
+        self._give_back()
+        chosen = [Sampled(tokens[pick.at]) for pick in self._picks]
+        if self._host_logits is not None:
+            ours = [i for i, pick in enumerate(self._picks) if pick.on_host]
+            made = choose(self._host_logits.float().cpu(), [self._picks[i].sample for i in ours])
+            for i, sampled in zip(ours, made, strict=True):
+                chosen[i] = sampled
+        results: list[Sampled | None] = [None] * len(self._rows)
+        for pick, sampled in zip(self._picks, chosen, strict=True):
+            first = results[pick.row]
+            results[pick.row] = (
+                sampled if first is None
+                else replace(first, beyond=(*first.beyond, sampled.token))
+            )  # fmt: skip
+        return results
