@@ -9,7 +9,10 @@ from typing import Literal
 from engine.errors import UsageError
 from engine.prefix import PrefixKind
 
+_CPU_QUANTS = ("auto", "native", "int8", "fp32")
+_GPU_QUANTS = ("auto", "bf16", "fp16", "fp32")
 _NAMED = {
+    "device": ("cpu", "cuda"),
     "scheduling_policy": ("deadline", "priority", "fcfs"),
     "batching": ("continuous", "static"),
     "prefix_cache": ("radix", "block-hash", "none"),
@@ -27,10 +30,16 @@ class EngineConfig:
     """
 
     model_path: Path
-    quant: Literal["auto", "native", "int8", "fp32"] = "auto"
+    device: Literal["cpu", "cuda"] = "cpu"
+    quant: Literal["auto", "native", "int8", "fp32", "bf16", "fp16"] = "auto"
+    """On a CPU: native, int8 or fp32. On a GPU: bf16, fp16 or fp32."""
     threads: int = 1
+    """Of a step on the CPU."""
     block_size: int = 16
     kv_bytes: int = 512 * 1024 * 1024
+    gpu_memory_utilization: float = 0.0
+    """Share of the GPU's memory that may be full: the KV cache takes what the weights, a step's
+    working memory and whatever else is there leave of it. 0: `kv_bytes` decides."""
     max_model_len: int | None = None
     max_num_seqs: int = 16
     """Requests that may hold blocks at once."""
@@ -87,6 +96,7 @@ class EngineConfig:
         for name in ("admission_growth", "pin_fraction"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UsageError(f"{name} must lie in 0..1, not {getattr(self, name)}")
+        self._check_device()
         if (self.speculation == "draft") != (self.draft_model_path is not None):
             raise UsageError('speculation = "draft" and a draft model need each other')
         if self.speculation != "off" and self.batching == "static":
@@ -97,3 +107,14 @@ class EngineConfig:
             raise UsageError(
                 "max_num_seqs must not exceed max_num_batched_tokens: each row decodes a token"
             )
+
+    def _check_device(self) -> None:
+        quants = _CPU_QUANTS if self.device == "cpu" else _GPU_QUANTS
+        if self.quant not in quants:
+            raise UsageError(f"quant on {self.device} must be one of {', '.join(quants)}")
+        if not 0.0 <= self.gpu_memory_utilization <= 0.95:
+            raise UsageError(
+                f"gpu_memory_utilization must lie in 0..0.95, not {self.gpu_memory_utilization}"
+            )
+        if self.device == "cpu" and self.gpu_memory_utilization:
+            raise UsageError("gpu_memory_utilization needs device = cuda")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -15,11 +15,32 @@ from torch import Tensor
 from engine.choice import choose
 from engine.errors import UsageError
 from engine.inputs import Row, Sampled, SampleRow
-from engine.launch import AtOnce
+from engine.launch import AtOnce, StepRunner
 from engine.models.batch import Model, make_batch
 from engine.models.layers import Quant
 from engine.models.load import load_model
 from kernels.paged_attention.spec import PAD
+
+
+class ModelRunner(StepRunner, Protocol):
+    """What a loaded model offers, on whatever device."""
+
+    @property
+    def model(self) -> Any:
+        """The weights, in the device's form."""
+        ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def kv_bytes_per_block(self) -> int:
+        """Bytes of one block over all layers."""
+        ...
+
+    def logits(self, rows: Sequence[Row]) -> Tensor:
+        """Computes every row; the logits after each row's last token, fp32 [n_rows, vocab]."""
+        ...
 
 
 class Runner(AtOnce):

@@ -126,7 +126,7 @@ class GpuLlama:
         c, n = self.config, ids.shape[0]
         eps, rotated = c.norm_eps, c.heads + c.kv_heads
         residual = F.embedding(ids, self.embed)
-        x = kernels.rms_norm(residual, self.layers[0].attn_norm, eps)
+        x: Tensor = kernels.rms_norm(residual, self.layers[0].attn_norm, eps)
         for number, layer in enumerate(self.layers):
             heads = layer.qkv(x).view(n, rotated + c.kv_heads, c.head_dim)
             q, k = heads[:, : c.heads], heads[:, c.heads : rotated]
@@ -184,15 +184,16 @@ def _load(
     def maybe(name: str) -> Tensor | None:
         return vector(name) if source.has(name) else None
 
-    def project(*names: str) -> Projection:
-        biases = [source.get(f"{name}_bias") for name in names if source.has(f"{name}_bias")]
-        bias = torch.cat(biases).to(device, dtype) if biases else None
+    def project(*names: str, biased: bool = False) -> Projection:
+        bias = None
+        if biased:
+            bias = torch.cat([source.get(f"{name}_bias") for name in names]).to(device, dtype)
         return make_projection(source, names, bias, device, dtype, quant)
 
     layers = tuple(
         GpuLayer(
             attn_norm=vector(f"{i}.attn_norm"),
-            qkv=project(f"{i}.q", f"{i}.k", f"{i}.v"),
+            qkv=project(f"{i}.q", f"{i}.k", f"{i}.v", biased=source.has(f"{i}.q_bias")),
             q_norm=maybe(f"{i}.q_norm"),
             k_norm=maybe(f"{i}.k_norm"),
             o=project(f"{i}.o"),

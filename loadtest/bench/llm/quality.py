@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from engine.inputs import Row
-from engine.runner import Runner
+from engine.runner import ModelRunner
 from loadtest.bench.llm.bench import Bench
 from loadtest.bench.llm.decode import WITHIN
 from loadtest.bench.llm.own import ALONE_THREADS
@@ -35,7 +35,7 @@ def quality(bench: Bench) -> dict[str, Any]:
     return {"tokens": sum(len(w) - 1 for w in text), "rows": rows}
 
 
-def decoded(runner: Runner, text: list[list[int]]) -> list[list[float]]:
+def decoded(runner: ModelRunner, text: list[list[int]]) -> list[list[float]]:
     """Nats of every token but the first of each window, one decode step a token, all together."""
     size = runner.block_size
     each = -(-len(text[0]) // size)
