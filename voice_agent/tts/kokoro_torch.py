@@ -1,29 +1,29 @@
-"""Kokoro through the `kokoro` package and PyTorch: the voice for a GPU, exact word times."""
+"""Kokoro in PyTorch: the voice for a GPU, exact word times."""
 
 from __future__ import annotations
 
-import io
-import warnings
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
-from voice_agent.errors import InternalError, UsageError
+from voice_agent.types import PcmF32
 
 from .base import AudioPiece, Clause
+from .kokoro_cuda import FrameGraphs
+from .kokoro_model import KokoroModel
 from .kokoro_text import (
     DEFAULT_STYLE,
     MAX_WORDS,
     PART_WORDS,
+    Phrase,
     Styles,
     english,
     finish,
     phrase,
 )
-from .kokoro_weights import CONFIG, load_into
+from .kokoro_weights import load_into
 from .phrases import parts
 from .sound import silence
 
@@ -31,7 +31,8 @@ from .sound import silence
 class KokoroTorchVoice:
     """Weights rebuilt from kokoro-v1.0.int8.onnx, on `device` ("cpu", "cuda"). Takes seconds.
 
-    Raises UsageError when the kokoro package is missing or a style is unknown.
+    On CUDA `warm` captures the graphs; before it, and for very long phrases, kernels run one by
+    one. Raises UsageError when a style is unknown, InternalError for damaged files.
     """
 
     exact_times = True
@@ -42,7 +43,10 @@ class KokoroTorchVoice:
         self._styles = Styles(voices)
         self._device = device
         self._use(style)
-        self._model = _build(Path(model)).to(device).eval()
+        self._model = KokoroModel().eval().requires_grad_(False)
+        load_into(self._model, Path(model))
+        self._model.to(device)
+        self._graphs = FrameGraphs(self._model) if device == "cuda" else None
         self._accents = {style.startswith("b"): english(style, {})}
 
     def _use(self, style: str) -> None:
@@ -58,13 +62,15 @@ class KokoroTorchVoice:
         """The same loaded model with another style. Raises UsageError listing the names."""
         other = object.__new__(type(self))
         other._styles, other._device, other._model = self._styles, self._device, self._model
-        other._accents = self._accents
+        other._accents, other._graphs = self._accents, self._graphs
         other._use(style)
         return other
 
     def warm(self) -> None:
         from voice_agent.clauses import ClauseSplitter
 
+        if self._graphs is not None:
+            self._graphs.capture()
         for text in ("Hello there. ", "This is how a somewhat longer sentence sounds to me. "):
             for clause in ClauseSplitter().push(text):
                 for _ in self.synthesize(clause, speed=1.0, cancelled=lambda: False):
@@ -83,15 +89,12 @@ class KokoroTorchVoice:
             if cancelled():
                 return
             spoken = phrase(english(self._style_name, self._accents).words(words))
-            ids = torch.tensor([spoken.ids], dtype=torch.long, device=self._device)
-            style = self._style[max(0, spoken.n_phonemes - 1)]
-            with torch.inference_mode():
-                sound, durations = self._model.forward_with_tokens(ids, style, speed)
+            sound, durations = self._say(spoken, speed)
             piece = finish(
                 clause,
                 spoken,
-                np.asarray(sound.float().cpu().numpy(), np.float32).reshape(-1),
-                [int(d) for d in durations.reshape(-1).tolist()],
+                sound,
+                durations,
                 first_word=first_word,
                 offset=offset,
                 last=number == len(runs) - 1,
@@ -100,22 +103,17 @@ class KokoroTorchVoice:
             first_word += len(words)
             offset += len(piece.pcm)
 
+    def _say(self, spoken: Phrase, speed: float) -> tuple[PcmF32, list[int]]:
+        """Sound fp32 [n] of a phrase, and the frames of each id."""
+        style = self._style[max(0, spoken.n_phonemes - 1)]
+        with torch.inference_mode(), self._on_our_stream():
+            ids = torch.tensor([spoken.ids], device=self._device)
+            made = self._model.features(ids, style, speed)
+            second_half = self._graphs or self._model.sound
+            sound = second_half(made.rhythm, made.asr, style)
+            return sound.cpu().numpy(), made.durations.tolist()
 
-def _build(model: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the package uses torch's older weight-norm interface
-        try:
-            from kokoro.model import KModel
-        except ImportError as error:
-            raise UsageError(
-                f"this voice needs the kokoro package: install the extra 'cpu' or 'cuda' ({error})"
-            ) from error
-        no_weights = io.BytesIO()
-        torch.save({}, no_weights)
-        no_weights.seek(0)
-        try:
-            made = KModel(repo_id="hexgrad/Kokoro-82M", config=dict(CONFIG), model=no_weights)
-        except (RuntimeError, KeyError, TypeError) as error:
-            raise InternalError(f"the kokoro package cannot build its model: {error}") from error
-    load_into(made, model)
-    return made
+    def _on_our_stream(self) -> contextlib.AbstractContextManager[object]:
+        if self._graphs is None:
+            return contextlib.nullcontext()
+        return torch.cuda.stream(self._graphs.stream)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,54 +16,20 @@ from numpy.typing import NDArray
 
 from voice_agent.errors import InternalError
 
-from .kokoro_text import SYMBOLS
 from .onnx_graph import Node, OnnxGraph
 
-CONFIG: dict[str, Any] = {
-    "dim_in": 64,
-    "dropout": 0.2,
-    "hidden_dim": 512,
-    "max_conv_dim": 512,
-    "max_dur": 50,
-    "multispeaker": True,
-    "n_layer": 3,
-    "n_mels": 80,
-    "n_token": 178,
-    "style_dim": 128,
-    "text_encoder_kernel_size": 5,
-    "istftnet": {
-        "upsample_kernel_sizes": [20, 12],
-        "upsample_rates": [10, 6],
-        "gen_istft_hop_size": 5,
-        "gen_istft_n_fft": 20,
-        "resblock_dilation_sizes": [[1, 3, 5], [1, 3, 5], [1, 3, 5]],
-        "resblock_kernel_sizes": [3, 7, 11],
-        "upsample_initial_channel": 512,
-    },
-    "plbert": {
-        "hidden_size": 768,
-        "num_attention_heads": 12,
-        "intermediate_size": 2048,
-        "max_position_embeddings": 512,
-        "num_hidden_layers": 12,
-        "dropout": 0.1,
-    },
-    "vocab": SYMBOLS,
-}
-# Not in the export: identity norms, the pooler nobody uses, and constants.
-_DEFAULTS = re.compile(r"\.norm\.(weight|bias)$|stft\.|pooler|position_ids|token_type_ids")
 _PREFIXES = (("decoder.decoder.", "decoder."), ("encoder.", ""))
 
 
 def load_into(model: torch.nn.Module, onnx_file: Path) -> None:
-    """Fill a freshly made kokoro.KModel in place. Raises InternalError when a tensor is missing."""
+    """Fill a freshly made KokoroModel in place. Raises InternalError when a tensor is missing."""
     state = model.state_dict()
     found = _Collector(OnnxGraph(onnx_file), {k: tuple(v.shape) for k, v in state.items()}).run()
-    missing = [k for k in state if k not in found and not _DEFAULTS.search(k)]
+    missing = [k for k in state if k not in found]
     if missing:
         raise InternalError(f"{onnx_file.name} lacks {len(missing)} tensors, first {missing[0]}")
     tensors = {k: torch.from_numpy(np.array(v, np.float32, copy=True)) for k, v in found.items()}
-    model.load_state_dict(tensors, strict=False)
+    model.load_state_dict(tensors)
 
 
 def module_path(node: str) -> str:
@@ -140,19 +105,8 @@ class _Collector:
         return out
 
     def _set(self, module: str, weight: NDArray[np.float32]) -> None:
-        if f"{module}.weight_v" in self._shapes:
-            self._set_weight_norm(module, weight)
-        elif f"{module}.weight" in self._shapes:
+        if f"{module}.weight" in self._shapes:
             self._check(f"{module}.weight", weight)
-
-    def _set_weight_norm(self, module: str, weight: NDArray[np.float32]) -> None:
-        """weight = g * v / |v|, per row. A row that rounded to zero keeps g = 0 and any v but 0,
-        because 0 / 0 would make it NaN."""
-        v = np.array(weight, np.float32)
-        g = np.sqrt((v.reshape(len(v), -1) ** 2).sum(axis=1))
-        v[g == 0.0] = 1.0
-        self._check(f"{module}.weight_v", v)
-        self._check(f"{module}.weight_g", g.reshape(self._shapes[f"{module}.weight_g"]))
 
     def _set_lstm(self, module: str, inputs: tuple[str, ...]) -> None:
         """Both directions. ONNX orders gates input, output, forget, cell; PyTorch i, f, g, o."""
