@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.client import Engine
 from engine.config import EngineConfig
 
+from .choose import TARGET_GPU_MS
 from .clock import Clock
-from .config import Config
+from .config import Config, EngineSection
 from .context import Chat, Decoder
 from .fallback import Backend, FallbackThinker
 from .machine import usable_memory_mb
 from .plain_text import CHARS_PER_TOKEN, PlainChat, PlainTokenizer
 from .remote import RemoteThinker
 from .think import EMBEDDED, EngineThinker, Thinker
+
+GPU_STEP_MS = 30.0
+"""An engine step at most: a piece of a voice or a recognition that comes then waits no longer."""
+GPU_SHARE = 0.8
+"""Of the GPU's memory, when the configuration names no amount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +40,17 @@ class Brain:
     engine: Engine | None
 
 
-def load_brain(config: Config, model_path: Path | None, clock: Clock) -> Brain:
+def load_brain(config: Config, model_path: Path | None, clock: Clock, device: str = "cpu") -> Brain:
     """Blocking; the engine is loaded and not warm. model_path: needed by `llm.needs_engine` only.
 
-    Raises the engine's ModelError and CapacityError.
+    device: the engine's, "cpu" or "cuda". Raises the engine's ModelError, UsageError and
+    CapacityError.
     """
     llm = config.llm
     engine = None
     if llm.needs_engine:
         assert model_path is not None
-        engine = load_engine(config, model_path, clock)
+        engine = load_engine(config, model_path, clock, device)
     connections = 2 * config.server.max_calls + 4  # a cancelled reply may still be closing its own
     backends = [
         Backend(name, RemoteThinker(name, remote, clock, max_connections=connections))
@@ -70,9 +78,10 @@ def load_brain(config: Config, model_path: Path | None, clock: Clock) -> Brain:
     return Brain(thinker, engine.chat, engine.tokenizer, limit, "tokens", engine)
 
 
-def load_engine(config: Config, model_path: Path, clock: Clock) -> Engine:
-    """The engine of this process as `[engine]` describes it."""
+def load_engine(config: Config, model_path: Path, clock: Clock, device: str = "cpu") -> Engine:
+    """The engine of this process as `[engine]` describes it, on that device."""
     section = config.engine
+    on_gpu = gpu_settings(section) if device == "cuda" else {}
     return Engine.load(
         EngineConfig(
             model_path=model_path,
@@ -89,6 +98,19 @@ def load_engine(config: Config, model_path: Path, clock: Clock) -> Engine:
             speculation_tokens=section.speculation_tokens,
             speculation_max_seqs=section.speculation_max_seqs,
             draft_model_path=section.draft_model_path,
+            **on_gpu,
         ),
         clock,
     )
+
+
+def gpu_settings(section: EngineSection) -> dict[str, Any]:
+    """What an engine on a GPU is told besides: it shares it with recognition and the voice."""
+    share = section.gpu_memory_utilization or GPU_SHARE
+    return {
+        "device": "cuda",
+        "gpu_memory_utilization": 0.0 if section.kv_mb else share,
+        "max_step_ms": GPU_STEP_MS,
+        "idle_step_ms": GPU_STEP_MS,
+        "target_s": TARGET_GPU_MS / 1000.0,
+    }

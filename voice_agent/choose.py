@@ -33,7 +33,8 @@ PASSES_PER_TURN = 3.0
 LAYER_MS = 0.4
 NATIVE_LAYER_MS = 0.03
 """Norms, rotary positions, attention over a short context and the calls themselves, a layer of a
-step: 0.4 to 0.6 ms in PyTorch on two busy Zen cores, 0.02 to 0.03 in the native step."""
+step: 0.4 to 0.6 ms in PyTorch on two busy Zen cores, 0.02 to 0.03 in the native step. A recorded
+step on a GPU is taken to cost as much as the latter: some eight small kernels, not measured."""
 MAX_LOAD = 0.85
 _FULL = 0.98
 MAX_VOICE_RTF = 0.5
@@ -63,8 +64,8 @@ LLMS: tuple[LlmSpec, ...] = (
 REMOTE = LlmSpec("remote", 0, 0, 0, 0, 0)
 """A language model elsewhere costs this machine nothing; its time is not predicted."""
 STT_RANK: Mapping[str, int] = {"whisper-tiny.en": 0, "whisper-base": 1}
-LIGHT_VOICE = "piper-joe"
-VOICE_RANK: Mapping[str, int] = {LIGHT_VOICE: 0, "kokoro-int8": 1}
+LIGHT_VOICE, KOKORO = "piper-joe", "kokoro-int8"
+VOICE_RANK: Mapping[str, int] = {LIGHT_VOICE: 0, KOKORO: 1}
 
 
 @dataclass(frozen=True, slots=True)

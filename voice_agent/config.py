@@ -166,11 +166,13 @@ class EngineSection(_Section):
     """The language model engine."""
 
     threads: int = Field(default=0, ge=0)
-    """0: one. A second spins against recognition and voice and loses on two busy cores."""
+    """Of a CPU. 0: one; a second spins against recognition and voice and loses on two busy
+    cores."""
     kv_mb: int = Field(default=0, ge=0)
     """0: `gpu_memory_utilization` decides."""
     gpu_memory_utilization: float = Field(default=0.0, ge=0.0, le=0.9)
-    """Share of the machine's memory that the KV cache takes; 0: 512 MiB."""
+    """CPU: the share of the machine's memory that the KV cache takes; 0: 512 MiB. GPU: the share
+    of its memory that may be full; 0: 0.8."""
     block_size: Literal[16, 32] = 16
     max_num_seqs: int = Field(default=16, ge=1)
     max_num_batched_tokens: int = Field(default=512, ge=16)
@@ -178,7 +180,7 @@ class EngineSection(_Section):
     scheduling_policy: Literal["deadline", "priority", "fcfs"] = "deadline"
     enable_prefix_caching: Literal["radix", "block-hash", "none"] = "radix"
     """true and false stand for `radix` and `none`."""
-    quant: Literal["auto", "native", "int8", "fp32"] = "auto"
+    quant: Literal["auto", "native", "int8", "fp32", "bf16", "fp16"] = "auto"
     speculation: Literal["off", "ngram", "draft"] = "off"
     speculation_tokens: int = Field(default=4, ge=1, le=16)
     speculation_max_seqs: int = Field(default=4, ge=1)

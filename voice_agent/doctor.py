@@ -151,7 +151,10 @@ def _gpu(machine: Machine, config: Config) -> Finding:
         return Finding("gpu", Verdict.OK, "none; the CPU profile applies")
     detail = f"{machine.gpu.name}, {machine.gpu.memory_mb} MB"
     if machine.gpu.usable:
-        return Finding("gpu", Verdict.OK, detail)
+        use = "recognition, engine and voice run here"
+        if not wanted:
+            use = 'not used; profile = "gpu" moves recognition, engine and voice to it'
+        return Finding("gpu", Verdict.OK, f"{detail}; {use}")
     return Finding("gpu", Verdict.FAIL if wanted else Verdict.WARN, f"{detail}: {machine.gpu.why}")
 
 

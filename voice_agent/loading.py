@@ -23,9 +23,9 @@ from .measure import load_voice, measure
 from .models import REGISTRY, ModelStore
 from .reply import Speaker
 from .scope import CancelScope
-from .selection import BASIC, ensure, need_of, pick_device, target_ms
+from .selection import ensure, need_of, pick_device, target_ms, voice_device, wanted_first
 from .smart_turn import SmartTurn
-from .stack import Choice, Progress, Stack
+from .stack import ANSWER_WITHIN_S, GPU_ANSWER_WITHIN_S, Choice, Progress, Stack
 from .stt.whisper import WhisperRecognizer
 from .tts.base import AudioPiece, Clause, Styled, Voice
 from .tts.service import VoiceService
@@ -73,7 +73,7 @@ def _load(config: Config, progress: Progress) -> Stack:
     clock = MonotonicClock()
 
     progress(f"loading {models.stt}", None)
-    recognizer = WhisperRecognizer(_path(store, models.stt), threads=1, clock=clock)
+    recognizer = WhisperRecognizer(_path(store, models.stt), threads=1, clock=clock, device=device)
     recognizer.warm()
     vad = VadService(clock)
     vad.warm()
@@ -81,13 +81,13 @@ def _load(config: Config, progress: Progress) -> Stack:
     smart_turn = SmartTurn(store.path("smart-turn-v3.2"))
     smart_turn.warm()
     progress(f"loading {models.voice}", None)
-    voice = load_voice(store, models.voice, threads=1)
+    voice = load_voice(store, models.voice, threads=1, device=device)
     voice.warm()
     voices = VoiceService(voice, clock)
     path = _path(store, models.llm) if config.llm.needs_engine else None
     if path is not None:
         progress(f"loading {models.llm}", None)
-    brain = load_brain(config, path, clock)
+    brain = load_brain(config, path, clock, device)
     closers: list[Callable[[], None]] = [recognizer.close, smart_turn.close]
     if brain.engine is not None:
         progress("warming the engine", None)
@@ -109,6 +109,7 @@ def _load(config: Config, progress: Progress) -> Stack:
         max_context=brain.max_context,
         context_unit=brain.unit,
         target_s=target_ms(config, device) / 1000.0,
+        answer_within_s=ANSWER_WITHIN_S if device == "cpu" else GPU_ANSWER_WITHIN_S,
         log_content=config.log.content,
         engine=brain.engine,
         engine_model=Path(models.llm).name,
@@ -122,19 +123,19 @@ def _choose(
     config: Config, machine: Machine, device: str, store: ModelStore, progress: Progress
 ) -> Models:
     """The models to load; those that are missing are fetched, if that is allowed."""
-    wanted, llm = config.models, config.models.llm
+    wanted, llm, known = config.models, config.models.llm, REGISTRY.keys()
     if not config.llm.needs_engine:
         llm = REMOTE.name
-    first = {*BASIC, wanted.stt, wanted.voice, DEFAULT_LLM if llm == "auto" else llm}
-    if wanted.voice.startswith("kokoro"):
-        first.add("kokoro-voices")
-    ensure(store, sorted(first & REGISTRY.keys()), fetch=wanted.fetch, stage=progress)
+    first = wanted_first(config, device) | ({DEFAULT_LLM if llm == "auto" else llm} & known)
+    ensure(store, sorted(first), fetch=wanted.fetch, stage=progress)
     if "auto" not in (wanted.stt, llm, wanted.voice):
         return Models(llm, wanted.stt, wanted.voice, "as configured", ())
     progress("measuring this machine", None)
-    speeds = measure(store, machine, stage=lambda s: progress(f"measuring {s}", None))
+    speeds = measure(
+        store, machine, device=device, stage=lambda s: progress(f"measuring {s}", None)
+    )
     chosen = choose(speeds, need_of(config, store, machine, device))
-    ensure(store, {chosen.llm} & REGISTRY.keys(), fetch=wanted.fetch, stage=progress)
+    ensure(store, {chosen.llm} & known, fetch=wanted.fetch, stage=progress)
     return chosen
 
 
@@ -171,7 +172,7 @@ def explained(config: Config, models: Models, device: str) -> tuple[Choice, ...]
     return (
         Choice("recognition", models.stt, device, models.why),
         *_language_models(config, models, device),
-        Choice("voice", models.voice, device, models.why),
+        Choice("voice", models.voice, voice_device(models.voice, device), models.why),
         *(Choice("prediction", str(p), device, "") for p in models.predictions),
     )
 

@@ -13,12 +13,15 @@ from pathlib import Path
 
 FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8")
 
+MIN_CAPABILITY = (8, 0)
+"""The oldest GPU that the kernels are compiled for."""
+
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """usable: PyTorch can run on it; else `why` says what is missing."""
+    """usable: every stage can run on it; else `why` says what is missing."""
 
     name: str
     memory_mb: int
@@ -101,11 +104,24 @@ def find_gpu() -> Gpu | None:
         memory_mb = int(memory)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
+    why = _why_unusable()
+    return Gpu(name, memory_mb, not why, why)
+
+
+def _why_unusable() -> str:
+    """Why the models could not run on the driver's GPU, or ""."""
     import torch
 
+    if torch.version.cuda is None:
+        return "this PyTorch was built without CUDA (make install DEVICE=cuda)"
     if not torch.cuda.is_available():
-        return Gpu(name, memory_mb, False, "this PyTorch was built without CUDA")
-    return Gpu(name, memory_mb, True)
+        return f"this PyTorch needs a driver for CUDA {torch.version.cuda} or newer"
+    capability = torch.cuda.get_device_capability()
+    if capability < MIN_CAPABILITY:
+        return f"compute capability {capability[0]}.{capability[1]}; 8.0 or newer is needed"
+    from voice_agent.stt.cublas import why_not_cuda
+
+    return why_not_cuda()
 
 
 def _cpuinfo(path: Path) -> tuple[str, frozenset[str]]:

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from voice_agent.choose import LAYER_MS, NATIVE_LAYER_MS, Speeds, VoiceSpeed
+from voice_agent.choose import (
+    KOKORO,
+    LAYER_MS,
+    LIGHT_VOICE,
+    NATIVE_LAYER_MS,
+    Speeds,
+    VoiceSpeed,
+)
 from voice_agent.clock import MonotonicClock
 from voice_agent.errors import VoiceAgentError
 from voice_agent.machine import Machine
@@ -57,15 +64,16 @@ def measure(
     if known is None:
         stage("linear layers")
         decode, prefill = linear_speed(device, threads)
-        layer_ms = NATIVE_LAYER_MS if device == "cpu" and native_kernels() else LAYER_MS
+        fast = device != "cpu" or native_kernels()
+        layer_ms = NATIVE_LAYER_MS if fast else LAYER_MS
         known = Speeds(device, machine.cores, decode, prefill, {}, {}, layer_ms)
     voices = dict(known.voice)
     sample: Pcm16 | None = None
-    for name in ("piper-joe", "kokoro-int8"):
+    for name in (LIGHT_VOICE, KOKORO):
         if name not in voices and store.present(name) and _has_styles(store, name):
             stage(name)
             try:
-                voices[name], spoken = voice_speed(load_voice(store, name, threads))
+                voices[name], spoken = voice_speed(load_voice(store, name, threads, device=device))
             except (VoiceAgentError, ImportError) as e:
                 log.warning("voice %s cannot be used here: %s", name, e)
                 continue
@@ -76,7 +84,7 @@ def measure(
         sample = spoken_sample(load_voice(store, "piper-joe", threads))
     for name in unheard:
         stage(name)
-        stts[name] = asyncio.run(_stt_ms(store, name, _utterance(sample)))
+        stts[name] = asyncio.run(_stt_ms(store, name, _utterance(sample), device))
     speeds = replace(known, stt_ms=stts, voice=voices)
     if speeds != known or again or not path.exists():
         if busy > MAX_FOREIGN_LOAD:
@@ -131,18 +139,28 @@ def linear_speed(device: str, threads: int) -> tuple[float, float]:
     return weights / one / 1e9, 2.0 * weights * 128 / many / 1e9
 
 
-def load_voice(store: ModelStore, name: str, threads: int, style: str = "") -> Voice:
-    """A voice of the registry, or a Piper folder of one's own, through onnxruntime.
+def load_voice(
+    store: ModelStore, name: str, threads: int, style: str = "", *, device: str = "cpu"
+) -> Voice:
+    """A voice of the registry, or a Piper folder of one's own.
 
-    style: one of Kokoro's voices; "" is its default. Raises the store's errors and the voice's.
+    style: one of Kokoro's voices; "" is its default. device "cuda": Kokoro in PyTorch there; what
+    else there is runs through onnxruntime on the CPU. Raises the store's errors and the voice's.
     """
-    if name != "kokoro-int8":
+    if name != KOKORO:
         from voice_agent.tts.piper import PiperVoice
 
         return PiperVoice(store.path(name), threads=threads)
+    from voice_agent.tts.kokoro_text import DEFAULT_STYLE
+
+    files, style = (store.path(name), store.path("kokoro-voices")), style or DEFAULT_STYLE
+    if device != "cpu":
+        from voice_agent.tts.kokoro_torch import KokoroTorchVoice
+
+        return KokoroTorchVoice(*files, style=style, device=device)
     from voice_agent.tts.kokoro_onnx import KokoroOnnxVoice
 
-    return KokoroOnnxVoice(store.path(name), store.path("kokoro-voices"), threads=threads)
+    return KokoroOnnxVoice(*files, style=style, threads=threads)
 
 
 def voice_speed(voice: Voice) -> tuple[VoiceSpeed, Pcm16]:
@@ -263,10 +281,12 @@ def _best_s(
     return best
 
 
-async def _stt_ms(store: ModelStore, name: str, pcm: PcmF32) -> float:
+async def _stt_ms(store: ModelStore, name: str, pcm: PcmF32, device: str) -> float:
     from voice_agent.stt.whisper import WhisperRecognizer
 
-    recognizer = WhisperRecognizer(store.path(name), threads=1, clock=MonotonicClock())
+    recognizer = WhisperRecognizer(
+        store.path(name), threads=1, clock=MonotonicClock(), device=device
+    )
     try:
         recognizer.warm()
         spent: list[float] = []
@@ -292,4 +312,4 @@ def _utterance(spoken: Pcm16 | None) -> PcmF32:
 
 
 def _has_styles(store: ModelStore, name: str) -> bool:
-    return name != "kokoro-int8" or store.present("kokoro-voices")
+    return name != KOKORO or store.present("kokoro-voices")

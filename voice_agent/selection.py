@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from voice_agent.choose import (
+    KOKORO,
     LLMS,
     REMOTE,
     STT_RANK,
@@ -32,14 +33,33 @@ StageFn = Callable[[str, float | None], None]
 
 
 def pick_device(config: Config, machine: Machine) -> str:
-    """Where the models run: `cpu`. Raises UsageError VA476 when a GPU is asked for."""
-    if config.profile == "gpu":
-        gpu = machine.gpu
-        why = "the models run on the CPU only, as yet"
-        if gpu is None or not gpu.usable:
-            why = gpu.why if gpu else "no NVIDIA GPU was found"
+    """Where the models run: `cpu`, or `cuda` when a GPU is asked for.
+
+    Raises UsageError VA476 when that GPU can't be used.
+    """
+    if config.profile != "gpu":
+        return "cpu"
+    gpu = machine.gpu
+    if gpu is None or not gpu.usable:
+        why = gpu.why if gpu else "no NVIDIA GPU was found"
         raise UsageError(f'profile = "gpu": {why}; use profile = "cpu"', code="VA476")
-    return "cpu"
+    return "cuda"
+
+
+def voice_device(voice: str, device: str) -> str:
+    """Where a voice runs: Kokoro where the other models do, any other on the CPU."""
+    return device if voice == KOKORO else "cpu"
+
+
+def wanted_first(config: Config, device: str) -> set[str]:
+    """Registry models to have before anything is measured or chosen. A GPU speaks with Kokoro."""
+    wanted = config.models
+    names = {*BASIC, wanted.stt, wanted.voice}
+    if device != "cpu" and wanted.voice == "auto":
+        names.add(KOKORO)
+    if KOKORO in names:
+        names.add("kokoro-voices")
+    return names & REGISTRY.keys()
 
 
 def target_ms(config: Config, device: str) -> float:
@@ -54,11 +74,12 @@ def need_of(config: Config, store: ModelStore, machine: Machine, device: str) ->
     known = (*STT_RANK, *VOICE_RANK, *(spec.name for spec in LLMS))
     present = {name for name in known if store.present(name)}
     if not store.present("kokoro-voices"):
-        present.discard("kokoro-int8")
+        present.discard(KOKORO)
+    gpu = machine.gpu
     return Need(
         calls=config.server.max_calls,
         target_ms=target_ms(config, device),
-        memory_mb=machine.free_mb,
+        memory_mb=gpu.memory_mb if gpu and device != "cpu" else machine.free_mb,
         present=present,
         fetchable=FETCHABLE_LLMS if config.models.fetch else (),
         want_llm=config.models.llm if config.llm.needs_engine else REMOTE.name,

@@ -41,7 +41,8 @@ Progress = Callable[[str, float | None], None]
 """(stage, share done or None)."""
 
 RECOVERY = "Sorry, I didn't catch that. Could you say it again?"
-ANSWER_WITHIN_S = 5.0  # commit to first sound on a CPU; past it the caller is told
+ANSWER_WITHIN_S, GPU_ANSWER_WITHIN_S = 5.0, 3.0
+"""From commit to first sound on a CPU and on a GPU; past it the caller is told."""
 TARGET_S = TARGET_CPU_MS / 1000.0
 
 

@@ -31,7 +31,7 @@ def load(monkeypatch: pytest.MonkeyPatch, **llm: Any) -> tuple[brains.Brain, lis
     loaded: list[Path] = []
     engine = SimpleNamespace(chat=FakeChat(), tokenizer=FakeTokenizer(), max_model_len=2048)
 
-    def load_engine(config: Config, path: Path, clock: object) -> Any:
+    def load_engine(config: Config, path: Path, clock: object, device: str) -> Any:
         loaded.append(path)
         return engine
 
@@ -75,6 +75,23 @@ def test_without_a_tokenizer_a_cut_is_exact(text: str, heard: int) -> None:
     prompt = c.prompt("more")
     assert prompt.messages[-1] == (Role.USER, "more")
     assert PlainTokenizer().decode(prompt.ids) == "".join(t for _, t in prompt.messages)
+
+
+@pytest.mark.parametrize(
+    ("section", "share", "kv_mb"),
+    [({}, 0.8, 512), ({"gpu_memory_utilization": 0.5}, 0.5, None), ({"kv_mb": 64}, 0.0, 64)],
+)
+def test_an_engine_on_a_gpu_shares_it(
+    monkeypatch: pytest.MonkeyPatch, section: dict[str, Any], share: float, kv_mb: int | None
+) -> None:
+    given: list[EngineConfig] = []
+    monkeypatch.setattr(Engine, "load", lambda config, clock: given.append(config))
+    config = Config.model_validate({"engine": {"quant": "bf16", **section}})
+    brains.load_engine(config, Path("model"), ManualClock(), "cuda")
+    (engine,) = given
+    assert (engine.device, engine.quant, engine.gpu_memory_utilization) == ("cuda", "bf16", share)
+    assert engine.max_step_ms == engine.idle_step_ms == 30.0
+    assert kv_mb is None or engine.kv_bytes == kv_mb << 20
 
 
 def test_the_engine_gets_what_its_section_says(monkeypatch: pytest.MonkeyPatch) -> None:

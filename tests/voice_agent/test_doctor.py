@@ -16,7 +16,7 @@ from voice_agent.choose import Speeds, VoiceSpeed
 from voice_agent.config import Config, ModelsConfig, RemoteSection
 from voice_agent.doctor import Finding, Verdict, check_kernels, examine, worst
 from voice_agent.errors import UsageError
-from voice_agent.machine import Gpu, Machine
+from voice_agent.machine import Gpu, Machine, find_gpu
 from voice_agent.models import ModelStore
 from voice_agent.remote_check import RemoteState
 
@@ -95,6 +95,38 @@ def test_a_port_that_listens_is_busy() -> None:
 def test_gpus(tmp_path: Path, gpu: Gpu | None, profile: str, verdict: Verdict) -> None:
     config = Config.model_validate({"profile": profile})
     assert look(tmp_path, replace(GOOD, gpu=gpu), config)["gpu"].verdict is verdict
+
+
+def test_a_gpu_that_is_not_asked_for_is_named(tmp_path: Path) -> None:
+    machine = replace(GOOD, gpu=Gpu("G", 80_000, True))
+    assert 'profile = "gpu"' in look(tmp_path, machine)["gpu"].detail
+    asked = look(tmp_path, machine, Config(profile="gpu"))["gpu"].detail
+    assert "run here" in asked
+
+
+def test_a_driver_without_libraries_is_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA Test, 24564'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("torch.version.cuda", None)
+    gpu = find_gpu()
+    assert gpu == Gpu("NVIDIA Test", 24_564, False, "this PyTorch was built without CUDA "
+                      "(make install DEVICE=cuda)")  # fmt: skip
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "CUDA 13.0" in str(find_gpu())
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (7, 5))
+    assert "8.0 or newer" in str(find_gpu())
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr("ctranslate2.get_cuda_device_count", lambda: 0)
+    assert "CTranslate2 sees no GPU" in str(find_gpu())
+    monkeypatch.setattr("ctranslate2.get_cuda_device_count", lambda: 1)
+    monkeypatch.setattr("voice_agent.stt.cublas.load_cublas", lambda: "")
+    assert find_gpu() == Gpu("NVIDIA Test", 24_564, True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where models run: the CPU, and a GPU asked for is refused with the reason."""
+"""What `up` says of the models: who does what, and where."""
 
 from __future__ import annotations
 
@@ -27,3 +27,14 @@ def test_who_answers_and_who_takes_over_is_said() -> None:
         ("language model", "m", "http://far/v1"), ("its fallback", "qwen2.5-0.5b", "cpu"),
     ]  # fmt: skip
     assert said(llm=llm | {"fallback": "none"}) == [("language model", "m", "http://far/v1")]
+
+
+def test_on_a_gpu_only_kokoro_speaks_there() -> None:
+    def devices(voice: str) -> dict[str, str]:
+        models = Models("qwen2.5-0.5b", "whisper-base", voice, "as configured", ())
+        return {c.job: c.device for c in explained(Config(profile="gpu"), models, "cuda")}
+
+    assert set(devices("kokoro-int8").values()) == {"cuda"}
+    assert devices("piper-joe") == {
+        "recognition": "cuda", "language model": "cuda", "voice": "cpu",
+    }  # fmt: skip

@@ -27,15 +27,33 @@ GPUS = [None, Gpu("H200", 140_000, True), Gpu("old", 1, False, "too old")]
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_models_run_on_the_cpu_whatever_is_there(gpu: Gpu | None) -> None:
+def test_a_gpu_is_used_only_when_asked_for(gpu: Gpu | None) -> None:
     machine = Machine("cpu", 2, frozenset(), 8000, 6000, gpu)
     assert selection.pick_device(Config(), machine) == "cpu"
     assert selection.pick_device(Config(profile="cpu"), machine) == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("gpu", "why"), list(zip(GPUS, ("no NVIDIA", "as yet", "too old"), strict=True))
-)
+def test_the_gpu_profile_takes_a_usable_gpu(tmp_path: Path) -> None:
+    machine = Machine("cpu", 2, frozenset(), 8000, 6000, GPUS[1])
+    assert selection.pick_device(Config(profile="gpu"), machine) == "cuda"
+    store = ModelStore(tmp_path)
+    assert selection.need_of(Config(), store, machine, "cuda").memory_mb == 140_000
+    assert selection.need_of(Config(), store, machine, "cpu").memory_mb == 6000
+
+
+def test_a_gpu_speaks_with_kokoro_unless_told_otherwise() -> None:
+    kokoro = {"kokoro-int8", "kokoro-voices"}
+    assert kokoro <= selection.wanted_first(Config(), "cuda")
+    assert not kokoro & selection.wanted_first(Config(), "cpu")
+    piper = Config(models=ModelsConfig(voice="piper-joe"))
+    assert not kokoro & selection.wanted_first(piper, "cuda")
+    asked = Config(models=ModelsConfig(voice="kokoro-int8", stt="/own/model"))
+    assert selection.wanted_first(asked, "cpu") == {*selection.BASIC, *kokoro}
+    assert selection.voice_device("kokoro-int8", "cuda") == "cuda"
+    assert selection.voice_device("piper-joe", "cuda") == "cpu"
+
+
+@pytest.mark.parametrize(("gpu", "why"), [(GPUS[0], "no NVIDIA"), (GPUS[2], "too old")])
 def test_the_gpu_profile_is_refused(gpu: Gpu | None, why: str) -> None:
     machine = Machine("cpu", 2, frozenset(), 8000, 6000, gpu)
     with pytest.raises(UsageError, match=why) as refused:

@@ -15,9 +15,10 @@ from voice_agent.cli.runtime import begin
 from voice_agent.clock import Clock, MonotonicClock
 from voice_agent.config import Config
 from voice_agent.context import Conversation
+from voice_agent.machine import inspect
 from voice_agent.models import ModelStore
 from voice_agent.scope import CancelScope
-from voice_agent.selection import FETCHABLE_LLMS, ensure
+from voice_agent.selection import FETCHABLE_LLMS, ensure, pick_device
 
 DEFAULT_LLM = "qwen2.5-0.5b"
 PATIENCE_S = 1.0
@@ -37,7 +38,8 @@ def run_chat(config: Config) -> None:
             ensure(store, [name], fetch=config.models.fetch, stage=stage)
             stage(f"loading {name}", None)
             path = store.path(name)
-        brain = load_brain(config, path, clock)
+        device = pick_device(config, inspect()) if config.profile == "gpu" else "cpu"
+        brain = load_brain(config, path, clock, device)
         if brain.engine is not None:
             stage("warming the engine", None)
             brain.engine.warm()

@@ -46,7 +46,8 @@ class WhisperRecognizer:
     """Implements `Recognizer`. `transcribe` is called on an event loop, the model runs on one
     thread.
 
-    Raises UsageError at construction when model files are missing.
+    device: "cpu" or "cuda". Raises UsageError at construction when model files are missing,
+    InternalError when they can't be loaded there.
     """
 
     sample_rate = RATE
@@ -58,9 +59,11 @@ class WhisperRecognizer:
         clock: Clock | None = None,
         language: str = "en",
         vad: SileroVad | None = None,
+        *,
+        device: str = "cpu",
     ) -> None:
         self.name = model_dir.name
-        self.model = WhisperModel(model_dir, threads, language)
+        self.model = WhisperModel(model_dir, threads, language, device=device)
         self._clock = clock or MonotonicClock()
         self._vad = vad or SileroVad()
         self._queue: JobQueue[_Request] = JobQueue(QUEUE_SIZE)
