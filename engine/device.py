@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import CapacityError, UsageError
@@ -37,8 +38,8 @@ class Device(Protocol):
     def staging(self, n_bytes: int) -> Tensor:
         """uint8 [n_bytes] of host memory from which copies to the device are asynchronous."""
 
-    def ints(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        """The numbers on the device, int64; does not wait for it."""
+    def send(self, array: NDArray[Any]) -> Tensor:
+        """The same numbers on the device; does not wait for it."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """`work`, ready to be done again on the same memory at the cost of one launch."""
@@ -68,8 +69,8 @@ class HostDevice:
     def staging(self, n_bytes: int) -> Tensor:
         return torch.zeros(n_bytes, dtype=torch.uint8)
 
-    def ints(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64)
+    def send(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         return work
@@ -115,9 +116,8 @@ class CudaDevice:
     def staging(self, n_bytes: int) -> Tensor:
         return torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=True)
 
-    def ints(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        host = torch.tensor(values, dtype=torch.int64, pin_memory=True)
-        return host.to("cuda", non_blocking=True)
+    def send(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).pin_memory().to("cuda", non_blocking=True)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """All graphs share one pool of memory: capture the largest first."""

@@ -16,19 +16,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from engine.choice import choose
 from engine.device import DECODE, PREFILL, Device, cache_bytes, open_device
 from engine.errors import UsageError
+from engine.gpu_choice import DeviceChoice
 from engine.gpu_step import GpuStep, Pick, picks_of
 from engine.graphs import DecodeGraphs, resolve_pending
 from engine.inputs import Row, Sampled, SampleRow
 from engine.models.gpu import GpuLlama
 from engine.models.gpu_linear import GpuQuant
 from engine.sampling import SamplingParams
-from engine.step_inputs import Limits, StepInputs
+from engine.step_inputs import Fields, Limits, StepInputs
 from kernels.resolve import resolve
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,10 @@ class GpuRunner:
         self._decode = self._make_inputs(max_num_seqs, max_num_seqs)
         most = max(max_num_batched_tokens, max_num_seqs)
         self._mixed = self._make_inputs(most, max_num_seqs)
-        self._graphs = DecodeGraphs(self._device, model, self._cache, self._decode, self._tokens)
+        self._choice = DeviceChoice(self._device, max_num_seqs, c.vocab_size)
+        self._graphs = DecodeGraphs(
+            self._device, model, self._cache, self._decode, self._tokens, self._choice
+        )
         self._attention = resolve("paged_attention_prefill", self._device.name)
         self._copy = resolve("kv_copy", self._device.name)
         self._copies: list[tuple[int, int, int]] = []
@@ -153,19 +157,22 @@ class GpuRunner:
                 self.run([Row((0,) * n, 0, blocks, sample)])
 
     def launch(self, rows: Sequence[Row]) -> GpuStep:
-        """Start a step over at least one row; see engine/launch.py. What needs the history, a
-        grammar or probabilities is chosen by `read`, the rest here on the device."""
+        """Start a step over at least one row; see engine/launch.py. Choices that are told with
+        probabilities are made by `read`, all others here on the device."""
         uniform = self._uniform(rows)
         picks = picks_of(rows, every_row=uniform)
         with self._device.work(DECODE if uniform else PREFILL):
-            logits, chosen = self._compute(rows, picks, uniform)
-            self._draw(rows, picks, logits, chosen)
+            logits, chosen, inputs = self._compute(rows, picks, uniform)
             ours = [pick.at for pick in picks if pick.on_host]
             host_logits = None
             if ours:
-                host_logits = logits.index_select(0, self._device.ints(ours))
+                host_logits = logits.index_select(0, self._device.send(np.array(ours, np.int64)))
+            if _draws(picks):
+                n = len(chosen)
+                chosen = self._choice.draw(logits, picks, inputs.settings(n))
+                self._tokens.index_copy_(0, inputs.lanes[:n], chosen)
             buffer = self._free.pop() if self._free else self._chosen_on_host()
-            tokens = buffer[: chosen.shape[0]]
+            tokens = buffer[: len(chosen)]
             tokens.copy_(chosen, non_blocking=True)
             done = self._device.mark()
         give_back = partial(self._free.append, buffer)
@@ -181,8 +188,8 @@ class GpuRunner:
         greedy = SampleRow(SamplingParams(), 0, 0)
         asked = [replace(row, sample=greedy, n_proposed=0) for row in rows]
         with self._device.work(PREFILL):
-            logits, _ = self._compute(rows, picks_of(asked, every_row=uniform), uniform)
-            return logits.float().cpu()
+            logits, _, _ = self._compute(asked, picks_of(asked, every_row=uniform), uniform)
+            return logits.to("cpu", torch.float32, copy=True)
 
     def copy_block(self, src: int, dst: int, n_rows: int) -> None:
         """Copies the first n_rows positions of block src into block dst, in every layer; before
@@ -198,29 +205,31 @@ class GpuRunner:
 
     def _compute(
         self, rows: Sequence[Row], picks: Sequence[Pick], uniform: bool
-    ) -> tuple[Tensor, Tensor]:
-        """(logits [places, vocab], the greedy choices int64 [places]) of a step."""
-        self._flush_copies()
+    ) -> tuple[Tensor, Tensor, Fields]:
+        """A step: logits [places, vocab], greedy choices int64 [places], and what it was given."""
+        if self._copies:
+            self._flush_copies()
         return self._run_decode(rows, picks) if uniform else self._run_mixed(rows, picks)
 
-    def _run_decode(self, rows: Sequence[Row], picks: Sequence[Pick]) -> tuple[Tensor, Tensor]:
+    def _run_decode(
+        self, rows: Sequence[Row], picks: Sequence[Pick]
+    ) -> tuple[Tensor, Tensor, Fields]:
         n, graphs = len(rows), self._graphs
         size = graphs.size_for(n)
-        sampled = {pick.row for pick in picks}
-        self._decode.send(rows, range(n), [self._lane(row) if i in sampled else self._nobody
-                                           for i, row in enumerate(rows)], size)  # fmt: skip
+        self._decode.send(rows, picks, size, draws=_draws(picks))
         graphs.run(size)
-        return graphs.logits[:n], graphs.chosen[:n]
+        return graphs.logits[:n], graphs.chosen[:n], self._decode.fields
 
-    def _run_mixed(self, rows: Sequence[Row], picks: Sequence[Pick]) -> tuple[Tensor, Tensor]:
+    def _run_mixed(
+        self, rows: Sequence[Row], picks: Sequence[Pick]
+    ) -> tuple[Tensor, Tensor, Fields]:
         """Eagerly: every step has another shape."""
         n_rows, longest = len(rows), max(len(row.token_ids) for row in rows)
         inputs = self._roomy(n_rows, sum(len(row.token_ids) for row in rows))
-        lanes = [self._lane(rows[pick.row]) for pick in picks]
-        n = inputs.send(rows, [pick.token for pick in picks], lanes)
+        n = inputs.send(rows, picks, n_rows, draws=_draws(picks))
         given, model = inputs.fields, self.model
         tables, seen = given.tables[:n_rows], given.seen[:n_rows]
-        starts = given.starts[: n_rows + 1]
+        starts, lanes = given.starts[: n_rows + 1], given.lanes[: len(picks)]
 
         def attend(q: Tensor, kept: Tensor) -> Tensor:
             out: Tensor = self._attention(
@@ -234,44 +243,23 @@ class GpuRunner:
             given.wanted[: len(picks)],
         )  # fmt: skip
         logits = model.head(hidden)
-        chosen = torch.argmax(logits, -1) if picks else self._tokens[:0]
-        self._tokens.index_copy_(0, given.lanes[: len(picks)], chosen)
-        return logits, chosen
-
-    def _draw(
-        self, rows: Sequence[Row], picks: Sequence[Pick], logits: Tensor, chosen: Tensor
-    ) -> None:
-        """Replace the greedy choices of rows with other settings."""
-        ours = [p for p in picks if not p.on_host and not _greedy(p.sample)]
-        if not ours:
-            return
-        places = self._device.ints([pick.at for pick in ours])
-        made = choose(logits.index_select(0, places).float().cpu(), [p.sample for p in ours])
-        drawn = self._device.ints([sampled.token for sampled in made])
-        chosen.index_copy_(0, places, drawn)
-        lanes = self._device.ints([self._lane(rows[pick.row]) for pick in ours])
-        self._tokens.index_copy_(0, lanes, drawn)
+        chosen = self._choice.likeliest(logits) if picks else self._tokens[:0]
+        self._tokens.index_copy_(0, lanes, chosen)
+        return logits, chosen, given
 
     # memory
 
-    @property
-    def _nobody(self) -> int:
-        """The lane of rows whose choice nobody asks for."""
-        return self._tokens.shape[0] - 1
-
-    def _lane(self, row: Row) -> int:
-        """Guesses leave open which choice counts, so the loop names it after reading."""
-        return self._nobody if row.slot < 0 or row.n_proposed else row.slot
-
     def _make_inputs(self, n_tokens: int, n_rows: int) -> StepInputs:
         width = -(-self.max_model_len // self.block_size)
-        limits = Limits(n_tokens, n_rows, width, self.block_size, self.n_blocks, self._nobody)
+        limits = Limits(
+            n_tokens, n_rows, width, self.block_size, self.n_blocks, len(self._tokens) - 1
+        )
         return StepInputs(self._device, limits)
 
     def _roomy(self, n_rows: int, n_tokens: int) -> StepInputs:
         """Inputs for a mixed step; larger ones where padding or guesses made it outgrow them."""
         most = self._mixed.limits
-        if n_tokens > most.n_tokens or n_rows > most.n_rows:
+        if not self._mixed.fits(n_rows, n_tokens):
             log.info("room for a step of %d tokens in %d rows", n_tokens, n_rows)
             self._mixed = self._make_inputs(max(n_tokens, most.n_tokens), max(n_rows, most.n_rows))
             self._free.clear()
@@ -281,10 +269,9 @@ class GpuRunner:
         return self._device.staging(8 * self._mixed.limits.n_tokens).view(torch.int64)
 
     def _flush_copies(self) -> None:
-        if self._copies:
-            src, dst, n_rows = self._device.ints([*zip(*self._copies, strict=True)]).unbind(0)
-            self._copies.clear()
-            self._copy(self._cache, src, dst, n_rows)
+        src, dst, n_rows = self._device.send(np.array(self._copies, np.int64).T.copy())
+        self._copies.clear()
+        self._copy(self._cache, src, dst, n_rows)
 
 
 def block_bytes(model: GpuLlama, block_size: int) -> int:
@@ -313,5 +300,6 @@ def _formats(quant: str, device: str) -> tuple[torch.dtype, GpuQuant]:
     return named[quant], "dense"
 
 
-def _greedy(sample: SampleRow) -> bool:
-    return sample.params.greedy and not sample.params.shaped
+def _draws(picks: Sequence[Pick]) -> bool:
+    """Whether a choice is made on the device that is not simply the largest logit."""
+    return any(not pick.plain for pick in picks if not pick.on_host)

@@ -23,9 +23,14 @@ class Pick:
 
     @property
     def on_host(self) -> bool:
-        """Whether the choice needs what only the host has."""
-        p = self.sample.params
-        return p.penalised or p.logprobs is not None or self.sample.constraint is not None
+        """Whether the host chooses: it also tells probabilities."""
+        return self.sample.params.logprobs is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the largest logit is the choice."""
+        sample = self.sample
+        return sample.params.greedy and not sample.params.shaped and sample.constraint is None
 
 
 def picks_of(rows: Sequence[Row], *, every_row: bool) -> list[Pick]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.device import Device
+from engine.gpu_choice import DeviceChoice
 from engine.models.gpu import GpuLlama
 from engine.step_inputs import StepInputs
 from kernels.resolve import resolve
@@ -38,6 +39,7 @@ class DecodeGraphs:
         cache: Tensor,
         inputs: StepInputs,
         tokens: Tensor,
+        choice: DeviceChoice,
     ) -> None:
         most = inputs.limits.n_rows
         self.sizes = decode_sizes(most)
@@ -49,6 +51,7 @@ class DecodeGraphs:
         self._cache = cache
         self._inputs = inputs.fields
         self._tokens = tokens
+        self._choice = choice
         self.chosen = torch.zeros(most, dtype=torch.int64, device=model.device)
         self._attention = resolve("paged_attention_decode", device.name)
         self._recorded: dict[int, Callable[[], None]] = {}
@@ -82,7 +85,7 @@ class DecodeGraphs:
         hidden = model.hidden(ids, given.positions[:size], given.slots[:size], self._cache, attend)
         logits, chosen = self.logits[:size], self.chosen[:size]
         model.head.into(logits, hidden)
-        torch.argmax(logits, -1, out=chosen)
+        chosen.copy_(self._choice.likeliest(logits))
         self._tokens.index_copy_(0, given.lanes[:size], chosen)
 
 
