@@ -34,6 +34,7 @@ class BlockPool:
         if n_blocks < 1:
             raise CapacityError("the KV cache has no room for a single block")
         self._refs = [0] * n_blocks
+        self._left = [0] * n_blocks  # steps launched when the last handle let go of a cached block
         self._in_cache = bytearray(n_blocks)
         self._free: deque[int] = deque(range(n_blocks))
         self._fenced: deque[tuple[int, int]] = deque()  # (step that must retire first, block)
@@ -105,8 +106,9 @@ class BlockPool:
                 self._n_held -= 1
                 if self._in_cache[block]:
                     self._n_cached += 1
+                    self._left[block] = self._launched
                 else:
-                    self._return(block)
+                    self._return(block, self._launched)
 
     # the prefix cache
 
@@ -123,9 +125,14 @@ class BlockPool:
         self._in_cache[block] = 0
         if self._refs[block] == 0:
             self._n_cached -= 1
-            self._return(block)
+            self._return(block, self._left[block])
 
     # the step fence
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a step is launched and not retired."""
+        return self._launched > self._retired
 
     def launch(self) -> int:
         """A step that may touch any block has started; returns its number."""
@@ -140,8 +147,9 @@ class BlockPool:
         while self._fenced and self._fenced[0][0] <= step:
             self._free.append(self._fenced.popleft()[1])
 
-    def _return(self, block: int) -> None:
-        if self._launched > self._retired:
+    def _return(self, block: int, last: int) -> None:
+        """Nobody's any more; `last` is the latest step that may touch it."""
+        if last > self._retired:
             self._fenced.append((self._launched, block))
         else:
             self._free.append(block)

@@ -142,7 +142,7 @@ class Engine:
         if self._started or self._closed:
             raise UsageError("warm the engine before it starts")
         report = known or self._thread.call(self._measure)
-        self._scheduler.use_cost(report.cost)
+        self._scheduler.pace.use(report.cost)
         self.warmup = report
         freeze_garbage()
         self._gc.start()

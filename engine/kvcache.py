@@ -48,6 +48,7 @@ class KvCache:
         self.pins = Pins(self.pool, max_pinned)
         self.prefix = _prefix_cache(prefix_cache, self.pins, block_size)
         self._copies: list[Copy] = []
+        self._copying: list[Copy] = []  # their step is launched, and not read
 
     def blocks_for(self, n_tokens: int) -> int:
         return -(-n_tokens // self.block_size)
@@ -81,18 +82,26 @@ class KvCache:
     def take_copies(self) -> tuple[Copy, ...]:
         """The copies the next step must start with, in order; call `copied` when they are done."""
         copies, self._copies = tuple(self._copies), []
+        self._copying += copies
         return copies
 
     def copied(self, copies: Sequence[Copy]) -> None:
-        self.pool.release([copy.src for copy in copies])
+        if copies:
+            self._copying = [copy for copy in self._copying if copy not in copies]
+            self.pool.release([copy.src for copy in copies])
 
     def _cancel_copies(self, blocks: Sequence[int]) -> bool:
-        """Blocks that are given back before their copy was made must not be written to."""
-        own = set(blocks) if self._copies else set()
+        """Blocks that are given back before their copy was made must not be written to.
+
+        Whether there were any, those whose step is in flight included: these go on.
+        """
+        if not self._copies and not self._copying:
+            return False
+        own = set(blocks)
         cancelled = [copy for copy in self._copies if copy.dst in own]
         self._copies = [copy for copy in self._copies if copy.dst not in own]
         self.copied(cancelled)
-        return bool(cancelled)
+        return bool(cancelled) or any(copy.dst in own for copy in self._copying)
 
     def grow(self, table: BlockTable, n_tokens: int) -> bool:
         """Make the table cover `n_tokens`, evicting if needed; False changes nothing."""
@@ -105,7 +114,7 @@ class KvCache:
         if short > self.pool.n_cached:
             return False
         if short > 0:
-            self.prefix.evict(short - self.pool.n_fenced)
+            self.prefix.evict(short)
             if self.pool.n_free < n:  # what is fenced comes later
                 return False
         table.blocks.extend(self.pool.allocate(n))
@@ -210,7 +219,7 @@ class KvCache:
             shared.add(table.blocks[: table.n_shared])
             if table.capacity != len(table.blocks) * self.block_size:
                 raise InternalError(f"{len(table.blocks)} blocks hold {table.capacity} tokens")
-        refs.add([copy.src for copy in self._copies])
+        refs.add([copy.src for copy in (*self._copies, *self._copying)])
         for block in range(self.pool.n_total):
             if self.pool.refs(block) != refs.count(block):
                 raise InternalError(

@@ -1,27 +1,33 @@
-"""The engine thread's work: inbox, plan, run, reap.
+"""The engine thread's work: inbox, plan, launch, reap.
 
 `EngineLoop.step(now)` is a plain method; `EngineThread` (thread.py) only calls it, so simulations
 and property tests run the real loop in virtual time.
+
+A runner that overlaps computes step N while N+1 is planned and launched; only then is N read
+(engine/launch.py). A step is read before the next is planned where a row's next choice needs this
+one's on the host: grammars, penalties, log probabilities, and all steps with speculation on.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from engine.clock import Clock
 from engine.counters import LoopCounters
-from engine.errors import EngineError, InternalError
+from engine.errors import InternalError
+from engine.flight import Flight, board
 from engine.inbox import Commit, Edit, Inbox, Revise, Truncate
-from engine.inputs import Row, Sampled, SampleRow
 from engine.kvcache import KvCache
 from engine.launch import StepRunner
+from engine.outbox import Outbox
 from engine.plan import StepPlan
-from engine.request import FinishReason, Output, Request, Sink, State, TextOut
-from engine.scheduler import Scheduler
+from engine.reap import Reaper
+from engine.request import FinishReason, Request, State, TextOut
+from engine.roster import Roster
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +39,7 @@ class EngineLoop:
         self,
         runner: StepRunner,
         kv: KvCache,
-        scheduler: Scheduler,
+        scheduler: Roster,
         *,
         make_text: Callable[[Request], TextOut],
         eos_ids: frozenset[int],
@@ -45,14 +51,14 @@ class EngineLoop:
         self.counters = LoopCounters()
         self._runner = runner
         self._make_text = make_text
-        self._eos_ids = eos_ids
         self._clock = clock
-        self._on_finished = on_finished
         self._inbox = Inbox()
         self._wake = threading.Condition()
-        self._outbox: list[tuple[Sink, Output]] = []
+        self._outbox = Outbox()
+        self._reaper = Reaper(scheduler, self._outbox, self.counters, eos_ids, on_finished)
+        self._flights: deque[Flight] = deque()  # launched and not read, at most two
+        self._landed_s = 0.0  # when the latest results were there
         self._idle_checked = True
-        self._reaped_s = 0.0  # when the step's results were there
 
     # from any thread
 
@@ -96,27 +102,36 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return bool(self._flights) or self.scheduler.has_work
 
     # one step
 
     def step(self, now: float) -> bool:
-        """Take the inbox, plan, run, reap, deliver. False if no row could run."""
+        """Take the inbox, plan, launch, reap, deliver. False if nothing could run or be read."""
+        before, launched = self.counters.steps, False
         self._take_inbox(now)
-        ran = False
-        if self.has_work:
+        if self.scheduler.has_work:
             self._idle_checked = False
-            plan = self.scheduler.plan(now)
-            ran = bool(plan.tokens)
-            failed, self.scheduler.failed = self.scheduler.failed, []
-            for request, error in failed:
-                self._end(request, FinishReason.ERROR, now, error=error)
-            if ran:
-                self._execute(plan, now)
+            plan = self.scheduler.plan(self._free_s(now) if self._flights else now)
+            if self.scheduler.failed:
+                failed, self.scheduler.failed = self.scheduler.failed, []
+                for request, error in failed:
+                    self._reaper.end(request, FinishReason.ERROR, now, error=error)
+            if plan.tokens:
+                self._launch(plan)
+                launched = True
+        while self._flights and (len(self._flights) > launched or self._flights[0].at_once):
+            self._land()
         if not self.has_work and not self._idle_checked:
             self._check_idle()
         self._deliver()
-        return ran
+        return launched or self.counters.steps > before
+
+    def _free_s(self, now: float) -> float:
+        """When the step in flight ought to be over, so that the next one can begin."""
+        flight = self._flights[-1]
+        begun_s = max(flight.launched_s, self._landed_s)
+        return max(now, begun_s + flight.plan.predicted_ms / 1000.0)
 
     def _take_inbox(self, now: float) -> None:
         with self._wake:
@@ -132,11 +147,11 @@ class EngineLoop:
         for request_id, asked_at in inbox.aborts.items():
             aborted = self.scheduler.requests.get(request_id)
             if aborted is not None:
-                self._end(aborted, FinishReason.ABORTED, now)
+                self._reaper.end(aborted, FinishReason.ABORTED, now)
                 self.counters.note_abort(self.counters.steps - asked_at, self.kv.pool.n_fenced)
         for call in inbox.calls_over:
             for request in [r for r in self.scheduler.requests.values() if r.scope.call == call]:
-                self._end(request, FinishReason.ABORTED, now)
+                self._reaper.end(request, FinishReason.ABORTED, now)
             self.kv.prefix.forget(call)
             if self.scheduler.speculation is not None:
                 self.scheduler.speculation.forget_call(call)
@@ -146,14 +161,17 @@ class EngineLoop:
     def _prepare(self, request: Request, now: float) -> None:
         """Make ready for tokens what needs the settings."""
         try:
-            request.rule_out({*self._eos_ids, *request.params.stop_token_ids})
+            request.rule_out({*self._reaper.eos_ids, *request.params.stop_token_ids})
             request.text = self._make_text(request)
         except Exception as error:
             log.exception("request refused by its text", extra={"request": request.id})
-            self._end(request, FinishReason.ERROR, now, error=error)
+            self._reaper.end(request, FinishReason.ERROR, now, error=error)
 
     def _edit(self, edit: Edit, now: float) -> None:
         request = self.scheduler.requests.get(edit.request_id)
+        if isinstance(edit, Revise) and request is not None and edit.keep <= request.launched:
+            self._land_all()  # what is cut may be in flight
+            request = self.scheduler.requests.get(edit.request_id)
         match edit:
             case Revise() if request is not None and request.held:
                 self.scheduler.revise(request, edit.keep, edit.more, now)
@@ -164,7 +182,7 @@ class EngineLoop:
             case Truncate():
                 if request is not None:
                     self.scheduler.cut(request, edit.keep)
-                    self._end(request, FinishReason.ABORTED, now)
+                    self._reaper.end(request, FinishReason.ABORTED, now)
                 else:
                     self.kv.truncate(
                         edit.scope, edit.tokens, edit.keep, edit.pin_key, edit.pin_ttl_s, now
@@ -172,187 +190,108 @@ class EngineLoop:
             case _:  # it has ended meanwhile
                 pass
 
-    def _execute(self, plan: StepPlan, now: float) -> None:
-        planned = [(self.scheduler.requests[i], n) for i, n in plan.tokens.items()]
-        busy = [(request, n) for request, n in planned if n > 0]
-        started = self._clock.now()
-        speculation = self.scheduler.speculation
-        guesses = speculation.propose([r for r, _ in busy], plan.guesses) if speculation else {}
-        launched = self._clock.now()
-        step = self.kv.pool.launch()
+    # flights
+
+    def _launch(self, plan: StepPlan) -> None:
+        """Send the planned step off. What fails here ends all running requests, as in `_land`."""
+        scheduler, started_s = self.scheduler, self._clock.now()
+        speculation = scheduler.speculation
+        guesses: dict[int, tuple[int, ...]] = {}
+        if speculation is not None:
+            busy = [scheduler.requests[i] for i, n in plan.tokens.items() if n]
+            guesses = speculation.propose(busy, plan.guesses)
+        seats, rows = board(plan, scheduler.requests, guesses)
+        rows.extend(plan.padding)
+        at_once = (
+            not (self._runner.overlaps and rows)
+            or speculation is not None
+            or any(request.reads_back for request, _, _, place in seats if place is not None)
+        )
+        flight = Flight(
+            self.kv.pool.launch(), seats, rows, plan, guesses, started_s, self._clock.now(),
+            scheduler.pace.weight(rows), at_once,
+        )  # fmt: skip
+        self._flights.append(flight)
         try:
             for copy in plan.copies:
                 self._runner.copy_block(copy.src, copy.dst, copy.n_rows)
-            rows = [_row(r, n, guesses.get(r.id, ())) for r, n in busy] + list(plan.padding)
-            results = self._runner.launch(rows).read() if rows else []
-            if len(results) != len(rows):
-                raise InternalError(f"{len(rows)} rows went in, {len(results)} came out")
+            if rows:
+                flight.launched = self._runner.launch(rows)
         except Exception as error:
-            log.exception("step failed", extra={"step": step, "rows": len(busy)})
-            self._fail_running(error, now)
+            self._fail_running(error, flight)
             return
-        finally:
-            self.kv.copied(plan.copies)
-            self.kv.pool.retire(step)
-        self._reaped_s = self._clock.now()
-        n_tokens = self.scheduler.weight(rows)
-        took_ms = (self._reaped_s - started) * 1000.0
-        self.counters.note_step(took_ms, self.scheduler.floor_ms(n_tokens))
-        self.scheduler.note_step(n_tokens, (self._reaped_s - launched) * 1000.0)
-        for (request, n), sampled in zip(busy, results[: len(busy)], strict=True):
-            self._reap(request, n, sampled, now, guesses.get(request.id, ()))
-            if request.id in plan.guesses:
-                self.scheduler.return_spare(request)
-        for request, n in planned:
-            if n == 0:
-                self._reap(request, 0, None, now)
+        if not at_once:
+            flight.leave_room()
+
+    def _land(self) -> None:
+        """Read the oldest step in flight and apply what it made."""
+        flight = self._flights.popleft()
+        try:
+            results = flight.read()
+        except Exception as error:
+            self._close_flight(flight)
+            self._fail_running(error, flight)
+            return
+        self._close_flight(flight)
+        begun_s, self._landed_s = self._landed_s, self._clock.now()
+        took_ms = (self._landed_s - max(begun_s, flight.started_s)) * 1000.0
+        ran_ms = (self._landed_s - max(begun_s, flight.launched_s)) * 1000.0
+        self.counters.note_step(took_ms, self.scheduler.pace.floor_ms(flight.weight))
+        self.scheduler.pace.note(flight.weight, ran_ms)
+        self._reaper.reap(flight, results, self._landed_s)
         slots, used = self.scheduler.slots()
         self.counters.kv_slots += slots
         self.counters.kv_slots_used += used
 
-    def _reap(
-        self,
-        request: Request,
-        n: int,
-        sampled: Sampled | None,
-        now: float,
-        guess: tuple[int, ...] = (),
-    ) -> None:
-        """Apply one row's result; whatever goes wrong ends this request only."""
-        try:
-            self.scheduler.advance(request, n)
-            if sampled is not None:
-                self._accept_token(request, sampled, now)
-                if guess:
-                    self._accept_guesses(request, sampled, guess, now)
-            elif request.prefill_only and request.remaining == 0:
-                self._end(request, FinishReason.STOP, now)
-        except Exception as error:
-            log.exception("request failed", extra={"request": request.id})
-            self._end(request, FinishReason.ERROR, now, error=error)
+    def _land_all(self) -> None:
+        while self._flights:
+            self._land()
 
-    def _accept_guesses(
-        self, request: Request, sampled: Sampled, guess: tuple[int, ...], now: float
-    ) -> None:
-        """Take the right guesses: those whose rows hold what was then chosen.
+    def _drop_flights(self) -> None:
+        """Wait for the steps in flight, whose results nobody wants: they still write."""
+        while self._flights:
+            flight = self._flights.popleft()
+            with contextlib.suppress(Exception):
+                flight.read()
+            self._close_flight(flight)
 
-        What was computed beyond a wrong guess, or beyond the end, is neither cached nor counted:
-        `computed` does not reach it, and later tokens overwrite it.
-        """
-        chosen, n_right = sampled.token, 0
-        for guessed, after in zip(guess, sampled.beyond, strict=True):
-            if guessed != chosen or request.state is State.FINISHED:
-                break
-            n_right += 1
-            self.scheduler.advance(request, 1)
-            self._accept_token(request, Sampled(after), now)
-            chosen = after
-        assert self.scheduler.speculation is not None
-        self.scheduler.speculation.note(request, n_right, len(guess))
+    def _close_flight(self, flight: Flight) -> None:
+        self.kv.copied(flight.copies)
+        self.kv.pool.retire(flight.step)
 
-    def _accept_token(self, request: Request, sampled: Sampled, now: float) -> None:
-        params, token, text = request.params, sampled.token, request.text
-        if text is None or request.remaining:
-            raise InternalError("a token came back from a row that asked for none")
-        if request.constraint is not None:
-            request.constraint.check()
-        ends = token in self._eos_ids and not params.ignore_eos
-        if ends or token in params.stop_token_ids:
-            self.counters.grammar_valid += ends and request.constraint is not None
-            self._end(request, FinishReason.STOP, now, tail=text.finish())
-            return
-        piece = text.push(token)
-        request.tokens.append(token)
-        self.counters.tokens += 1
-        self.counters.note_output(request, piece, self._reaped_s)
-        out = Output(piece, (token,), (), request.cached_tokens)
-        if params.logprobs is not None and sampled.logprob is not None:
-            out = replace(out, logprobs=(sampled.logprob,), top=(sampled.top,))
-        if text.stopped:
-            self._end(request, FinishReason.STOP, now, last=out)
-        elif request.n_output >= request.max_new:
-            self._end(request, FinishReason.LENGTH, now, tail=text.finish(), last=out)
-        else:
-            if request.constraint is not None:
-                request.constraint.push(token)
-            self._emit(request, out)
+    # faults and the end
 
-    # ends
-
-    def _end(
-        self,
-        request: Request,
-        reason: FinishReason,
-        now: float,
-        *,
-        tail: str = "",
-        last: Output | None = None,
-        error: Exception | None = None,
-    ) -> None:
-        request.error = error
-        keep = reason is not FinishReason.ERROR
-        try:
-            if not self.scheduler.finish(request, reason, now, keep=keep):
-                return
-        except Exception:  # our bug, and blocks may be lost; its reader must hear of the end
-            self.counters.integrity_failures += 1
-            log.exception("release failed", extra={"request": request.id})
-        if self.scheduler.speculation is not None:
-            self.scheduler.speculation.forget(request)
-        self.counters.finished += 1
-        self.counters.aborted += reason is FinishReason.ABORTED
-        self.counters.failed += reason is FinishReason.ERROR
-        self.counters.grammar_finished += (
-            request.constraint is not None and reason is not FinishReason.ABORTED
-        )
-        if error is not None and not isinstance(error, EngineError):
-            request.error = error = InternalError(f"{type(error).__name__}: {error}")
-        out = last or Output("", (), (), request.cached_tokens)
-        self._emit(request, replace(out, text=out.text + tail, finish=reason, error=error))
-        self._on_finished(request)
-
-    def _fail_running(self, error: Exception, now: float) -> None:
-        """The forward failed: no block it wrote can be trusted, so no running request goes on."""
+    def _fail_running(self, error: Exception, flight: Flight) -> None:
+        """A step failed: no block it wrote can be trusted, so no running request goes on."""
+        extra = {"step": flight.step, "rows": len(flight.rows)}
+        log.error("step failed", exc_info=error, extra=extra)
+        self._drop_flights()
         for request in list(self.scheduler.running()):
-            self._end(request, FinishReason.ERROR, now, error=error)
+            self._reaper.end(request, FinishReason.ERROR, self._clock.now(), error=error)
 
     def fail_all(self, error: Exception, now: float) -> None:
         """End every request with an error, after a fault that none of them can be blamed for."""
+        self._drop_flights()
         for request in list(self.scheduler.requests.values()):
-            self._end(request, FinishReason.ERROR, now, error=error)
+            self._reaper.end(request, FinishReason.ERROR, now, error=error)
         self._deliver()
 
     def abort_all(self, now: float) -> None:
         """End every request; the last thing the engine thread does."""
         self._take_inbox(now)
+        self._drop_flights()
         for request in list(self.scheduler.requests.values()):
-            self._end(request, FinishReason.ABORTED, now)
+            self._reaper.end(request, FinishReason.ABORTED, now)
         self._deliver()
 
-    # delivery
-
-    def _emit(self, request: Request, output: Output) -> None:
-        if request.sink is not None:
-            self._outbox.append((request.sink, output))
-
     def _deliver(self) -> None:
-        """One wake-up per event loop and step, however many requests and tokens."""
-        if not self._outbox:
-            return
-        batches: dict[asyncio.AbstractEventLoop, list[tuple[Sink, Output]]] = {}
-        for sink, output in self._outbox:
-            batches.setdefault(sink.loop, []).append((sink, output))
-        self._outbox = []
-        for loop, batch in batches.items():
-            try:
-                loop.call_soon_threadsafe(_hand_over, batch)
-                self.counters.wakeups += 1
-            except RuntimeError:  # the event loop was closed: nobody is left to listen
-                gone = {id(sink) for sink, _ in batch}
-                for request in list(self.scheduler.requests.values()):
-                    if id(request.sink) in gone:
-                        request.sink = None
-                        self._end(request, FinishReason.ABORTED, self._clock.now())
+        wakeups, gone = self._outbox.deliver()
+        self.counters.wakeups += wakeups
+        if gone:
+            for request in list(self.scheduler.requests.values()):
+                if request.sink in gone:
+                    request.sink = None
+                    self._reaper.end(request, FinishReason.ABORTED, self._clock.now())
 
     # integrity
 
@@ -370,29 +309,3 @@ class EngineLoop:
         except InternalError:
             self.counters.integrity_failures += 1
             log.exception("KV blocks do not add up")
-
-
-def _row(request: Request, n: int, guess: tuple[int, ...] = ()) -> Row:
-    start, end = request.computed, request.computed + n
-    assert request.table is not None
-    sample = None
-    if end == request.known and not request.prefill_only:
-        sample = SampleRow(
-            request.sampling,
-            request.known,
-            request.seed,
-            request.tokens,
-            request.n_prompt,
-            request.counts,
-            request.constraint,
-        )
-    ids = (*request.tokens[start:end], *guess)
-    return Row(ids, start, tuple(request.table.blocks), sample, len(guess))
-
-
-def _hand_over(batch: list[tuple[Sink, Output]]) -> None:
-    for sink, output in batch:
-        try:
-            sink.accept(output)
-        except Exception:  # one listener's fault must not lose the others' tokens
-            log.exception("delivery failed")

@@ -7,6 +7,13 @@ There is no prefill or decode phase: a request has `known` tokens and `computed`
 advances `computed`, and when the two meet the step's last row yields the next token. A `held`
 request's prompt may still change: all but its last token is computed ahead, and no token is drawn
 before it is committed.
+
+Between a step's launch and its reading `launched` is ahead of `computed`, and the tokens end in
+`PENDING` ones, a place for each token that is being chosen:
+
+    tokens      t t t t t t P P         P: PENDING
+    computed    ---------->|            read: may be cached
+    launched    ------------->|         the next row starts here
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ from typing import Protocol
 from engine.counts import TokenCounts
 from engine.errors import InternalError
 from engine.grammar.constraint import Constraint
+from engine.inputs import PENDING
 from engine.kvcache import BlockTable
 from engine.prefix import Scope
 from engine.sampling import SamplingParams
@@ -99,9 +107,9 @@ class Request:
     __slots__ = (
         "arrival_s", "background", "cached_tokens", "computed", "constraint", "counted", "counts",
         "deadline_s", "endless", "error", "expected_hit", "finish", "guess_rate", "heard_from",
-        "held", "id", "last_out_s", "max_new", "n_prompt", "params", "passes", "pin_key",
-        "pin_ttl_s", "prefill_only", "priority", "rebased", "scope", "seed", "sink", "speaking",
-        "state", "table", "text", "tokens",
+        "held", "id", "last_out_s", "launched", "max_new", "n_prompt", "params", "passes",
+        "pin_key", "pin_ttl_s", "prefill_only", "priority", "rebased", "scope", "seed", "sink",
+        "slot", "speaking", "state", "table", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -148,6 +156,9 @@ class Request:
         """The compiled grammar; set before the request reaches the engine thread."""
         self.state = State.WAITING
         self.computed = 0
+        self.launched = 0
+        self.slot = -1
+        """Its place in the runner's table of chosen tokens, while it runs."""
         self.cached_tokens = 0
         self.counted = False
         """Its prompt is in the totals: it may be admitted more than once."""
@@ -168,7 +179,7 @@ class Request:
 
     @property
     def known(self) -> int:
-        """Tokens known: prompt and output."""
+        """Tokens known: prompt and output, those that a step in flight chooses included."""
         return len(self.tokens)
 
     @property
@@ -177,19 +188,25 @@ class Request:
 
     @property
     def remaining(self) -> int:
-        """Tokens known but not computed; 1 while decoding. The last of a held prompt waits."""
-        return len(self.tokens) - self.computed - self.held
+        """Tokens known but not launched; 1 while decoding. The last of a held prompt waits."""
+        return len(self.tokens) - self.launched - self.held
 
     @property
     def to_compute(self) -> int:
         """Tokens that stand between now and the next one, cached ones not counted."""
-        done = self.computed if self.state is State.RUNNING else self.expected_hit
+        done = self.launched if self.state is State.RUNNING else self.expected_hit
         return len(self.tokens) - done - self.held
 
     @property
     def idle(self) -> bool:
         """Held, and all that may be computed is."""
         return self.held and self.to_compute <= 0
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether the choice of a token needs the one before it on the host."""
+        p = self.params
+        return p.penalised or p.logprobs is not None or self.constraint is not None
 
     @property
     def sampling(self) -> SamplingParams:
@@ -208,6 +225,12 @@ class Request:
         self.counts = TokenCounts() if params.penalised else None
         self.arrival_s = now
         self.deadline_s = deadline_s
+
+    def rewind(self) -> None:
+        """Forget what a step in flight computes and chooses: its results come too late."""
+        self.launched = self.computed
+        while self.tokens and self.tokens[-1] == PENDING:
+            self.tokens.pop()
 
     def rule_out(self, ends: Iterable[int]) -> None:
         """Keep `ends` from being chosen among the first `min_tokens` tokens."""

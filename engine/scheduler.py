@@ -4,30 +4,34 @@ One list of requests in urgency order, no phases. Each running decode row gets i
 chunks share the milliseconds that are left; a newcomer is admitted when the blocks that all
 admitted requests may need at worst still fit the pool. While every decode row fits the step and
 finds its block, only the others need an order, and a step's planning costs a glance at each row.
+
+With a step in flight the next one is planned as if it were read: its rows start where the last
+ones end. Blocks that it fences are on their way, and so may be those of whoever ends in it, so
+nobody is refused, and no pin is given up, before it has been read.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 
 from engine.admission import Admission
-from engine.budget import Calibration, CostModel, StepBudget
+from engine.budget import CostModel
 from engine.config import EngineConfig
 from engine.errors import CapacityError
-from engine.inputs import Row
-from engine.kvcache import BlockTable, KvCache
-from engine.plan import Counters, StepPlan, Survey
-from engine.policy import POLICIES, Urgency, choose_victim, is_spare, rebased_deadline
-from engine.request import FinishReason, Request, State
+from engine.kvcache import KvCache
+from engine.pace import Pace
+from engine.plan import StepPlan, Survey
+from engine.policy import POLICIES, choose_victim, is_spare, rebased_deadline
+from engine.request import Request, State
+from engine.roster import Roster
 from engine.speculate.speculation import Speculation
 
 _RECHECK = 16
 """Passes after which a newcomer that does not fit is looked at again though nothing changed."""
 
 
-class Scheduler:
-    """Owns the open requests and their block tables. Runs on the engine thread only."""
+class Scheduler(Roster):
+    """Continuous batching."""
 
     def __init__(
         self,
@@ -36,16 +40,8 @@ class Scheduler:
         cost: CostModel,
         speculation: Speculation | None = None,
     ) -> None:
-        self.config = config
-        self.kv = kv
-        self.speculation = speculation
-        self.counters = Counters()
-        self.requests: dict[int, Request] = {}
-        self.failed: list[tuple[Request, Exception]] = []
-        """Requests that `plan` found impossible; the loop ends them."""
+        super().__init__(config, kv, Pace(config, cost), speculation)
         self._policy = POLICIES[config.scheduling_policy]
-        self._running: dict[int, Request] = {}
-        self._waiting: dict[int, Request] = {}
         self._planned: dict[int, int] = {}
         self._order: list[Request] = []
         self._admission: Admission | None = None
@@ -53,171 +49,19 @@ class Scheduler:
         self._decode_left = 0
         self._blocked = False
         self._crowded = False
-        self._changes = 0  # counts whatever may let a waiting request in
         self._stuck: tuple[int, int] | None = None  # the changes at which the first did not fit
         self._stuck_passes = 0
-        self.use_cost(cost)
-
-    def use_cost(self, cost: CostModel) -> None:
-        """Plan with this fitted cost model from now on."""
-        self._calibration = Calibration(cost)
-        self._plan_with(cost)
-
-    def weight(self, rows: Iterable[Row]) -> float:
-        """What a step over these rows counts as, in tokens that attend to nothing."""
-        cost = self.budget.cost
-        return sum(cost.weight(len(row.token_ids), row.start) for row in rows)
-
-    def note_step(self, n_tokens: float, measured_ms: float) -> None:
-        """What a step that counts as `n_tokens` really took; corrects the cost model."""
-        corrected = self._calibration.note(n_tokens, measured_ms)
-        if corrected is not None:
-            self._plan_with(corrected)
-
-    def _plan_with(self, cost: CostModel) -> None:
-        c = self.config
-        self.budget = StepBudget(
-            cost, c.max_step_ms, c.max_num_batched_tokens, c.min_prefill_tokens
-        )
-        self._urgency = Urgency(
-            cost, c.max_step_ms, c.later_stages_s, c.piece_s, c.age_s, c.promote_passes
-        )
-
-    def floor_ms(self, n_tokens: float) -> float:
-        """The best that warm-up measured for a step that counts as so many tokens."""
-        return self._calibration.fitted.ms(n_tokens)
-
-    @property
-    def n_running(self) -> int:
-        return len(self._running)
-
-    @property
-    def n_waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a step could advance anybody; a held prompt that is computed waits for words."""
-        return any(not request.idle for request in self.requests.values())
-
-    def running(self) -> Iterable[Request]:
-        return self._running.values()
-
-    def tables(self) -> Iterator[BlockTable]:
-        """Every open block table."""
-        return (r.table for r in self._running.values() if r.table is not None)
-
-    def slots(self) -> tuple[int, int]:
-        """Token slots in open block tables, and those of them that hold a token."""
-        slots = used = 0
-        for request in self._running.values():
-            assert request.table is not None
-            slots += request.table.capacity
-            used += request.computed
-        return slots, used
-
-    # requests come, change and go
-
-    def add(self, request: Request, now: float) -> None:
-        self.requests[request.id] = self._waiting[request.id] = request
-        self._changes += 1
-        self.counters.peak_waiting = max(self.counters.peak_waiting, len(self._waiting))
-        self._look(request, now)
-
-    def _look(self, request: Request, now: float) -> None:
-        limit = self._hit_limit(request)
-        match = self.kv.prefix.match(request.scope, request.tokens, limit, now)
-        request.expected_hit = match.n_tokens
-
-    def _hit_limit(self, request: Request) -> int:
-        """Tokens that may come from the cache: a row must be left that yields the next one."""
-        return request.known - (not request.prefill_only)
-
-    def revise(self, request: Request, keep: int, more: Iterable[int], now: float) -> None:
-        """A held prompt becomes its first `keep` tokens and `more`."""
-        self._changes += 1
-        keep = min(keep, request.known)
-        del request.tokens[keep:]
-        request.tokens.extend(more)
-        request.n_prompt = request.known
-        if request.table is None:
-            self._look(request, now)
-            return
-        stands = min(keep, max(0, request.known - 1))
-        if stands < request.computed:
-            request.computed = self.kv.cut(request.table, request.computed, stands)
-
-    def release_hold(self, request: Request) -> None:
-        """A held prompt is final: the next token may be drawn."""
-        self._changes += 1
-        request.held = False
-        request.passes = 0
-        if request.table is not None:
-            self._count_prompt(request)
-
-    def cut(self, request: Request, keep: int) -> None:
-        """Forget the tokens from `keep` on and what was computed of them."""
-        if request.table is not None:
-            request.computed = self.kv.cut(request.table, request.computed, keep)
-        del request.tokens[keep:]
-
-    def set_deadline(self, request_id: int, deadline_s: float) -> None:
-        """The caller's playout moved the deadline; from now on the call counts as speaking."""
-        request = self.requests.get(request_id)
-        if request is not None:
-            self._changes += request.state is not State.RUNNING
-            request.deadline_s = deadline_s
-            request.rebased = False
-            request.speaking = request.n_output > 0
-
-    def finish(self, request: Request, reason: FinishReason, now: float, *, keep: bool) -> bool:
-        """End a request and give its blocks back; False (and nothing done) if it had ended.
-
-        With `keep` what it computed stays cached, and pinned if the request names a pin.
-        """
-        if request.state is State.FINISHED:
-            return False
-        self._changes += 1
-        request.move(State.FINISHED)
-        request.finish = reason
-        for table in (self.requests, self._running, self._waiting):
-            table.pop(request.id, None)
-        computed = request.tokens[: request.computed]
-        self._close(request, keep)
-        cut_short = request.prefill_only and request.remaining > 0
-        if keep and computed and request.pin_key is not None and not cut_short:
-            key, ttl_s = request.pin_key, request.pin_ttl_s
-            self.kv.prefix.pin(key, request.scope, computed, ttl_s, now)
-        return True
-
-    def _close(self, request: Request, keep: bool) -> None:
-        if request.table is not None:
-            self.kv.close(request.table, request.tokens, request.computed, keep)
-            request.table = None
-
-    def advance(self, request: Request, n_tokens: int) -> None:
-        """The step computed `n_tokens` more of the request; share the blocks it filled."""
-        request.computed += n_tokens
-        assert request.table is not None
-        self.kv.commit(request.table, request.tokens, request.computed)
-
-    def return_spare(self, request: Request) -> None:
-        """Give back the blocks of guesses that came to nothing."""
-        if request.table is not None:
-            self.kv.shrink(request.table, request.computed)
-
-    # planning
 
     def plan(self, now: float) -> StepPlan:
-        """Decide the next step. Changes request states and block tables, runs nothing."""
+        budget = self.pace.budget
         self.kv.pins.expire(now)
         self._planned, self._order, self._admission, self._blocked = {}, [], None, False
         survey = self._survey(now)
         n_decode = len(survey.decode) + sum(1 for r in survey.others if r.remaining == 1)
         newcomers = self._newcomers(survey, now)
         limit_ms = self.config.idle_step_ms if not n_decode else self._limit_ms(survey, now)
-        weight = n_decode + self.budget.cost.per_position * survey.positions
-        self._prefill_left = self.budget.prefill_tokens(limit_ms, n_decode, weight)
+        weight = n_decode + budget.cost.per_position * survey.positions
+        self._prefill_left = budget.prefill_tokens(limit_ms, n_decode, weight)
         if self._all_decode(survey, n_decode, newcomers):
             candidates = survey.others + newcomers
         else:
@@ -226,7 +70,7 @@ class Scheduler:
         self._age()
         planned, self._planned, self._order = self._planned, {}, []
         guesses = self._guesses(planned, limit_ms)
-        predicted = self.budget.cost.ms(sum(planned.values()) + sum(guesses.values()))
+        predicted = budget.cost.ms(sum(planned.values()) + sum(guesses.values()))
         return StepPlan(planned, self.kv.take_copies(), limit_ms, predicted, guesses=guesses)
 
     def _guesses(self, planned: dict[int, int], limit_ms: float) -> dict[int, int]:
@@ -237,16 +81,16 @@ class Scheduler:
         pool = self.kv.pool
         spare = 0 if self._waiting else pool.n_free + pool.n_cached - len(self._running)
         n_tokens = sum(planned.values())
-        return self.speculation.plan(requests, n_tokens, self.budget, limit_ms, self.kv, spare)
+        return self.speculation.plan(requests, n_tokens, self.pace.budget, limit_ms, self.kv, spare)
 
     def _survey(self, now: float) -> Survey:
         decode: list[Request] = []
         others: list[Request] = []
         full: list[Request] = []
         tightest_s, positions = math.inf, 0
-        soon_s = now + self._urgency.service_s(1)
+        soon_s = now + self.pace.urgency.service_s(1)
         for request in self._running.values():
-            done, table = request.computed, request.table
+            done, table = request.launched, request.table
             assert table is not None
             if len(request.tokens) - done == 1 and not (request.held or request.background):
                 decode.append(request)
@@ -255,7 +99,7 @@ class Scheduler:
                     full.append(request)
                 if request.deadline_s < soon_s and not request.rebased:
                     self._rebase(request, now)
-            elif not request.idle:
+            elif request.remaining > 0:
                 others.append(request)
                 self._rebase(request, now)
             if request.speaking and request.deadline_s < tightest_s:
@@ -283,7 +127,7 @@ class Scheduler:
     def _rebase(self, request: Request, now: float) -> None:
         c = self.config
         target_s = c.background_target_s if request.background else c.target_s
-        deadline_s = rebased_deadline(request, now, target_s, self._urgency)
+        deadline_s = rebased_deadline(request, now, target_s, self.pace.urgency)
         if deadline_s is not None:
             request.deadline_s = deadline_s
             request.rebased = True
@@ -293,8 +137,8 @@ class Scheduler:
     def _limit_ms(self, survey: Survey, now: float) -> float:
         """The tightest slack shrinks a step, unless the policy is blind to deadlines."""
         if survey.tightest_s == math.inf or self.config.scheduling_policy != "deadline":
-            return self.budget.limit_ms(None)
-        return self.budget.limit_ms(survey.tightest_s - now)
+            return self.pace.budget.limit_ms(None)
+        return self.pace.budget.limit_ms(survey.tightest_s - now)
 
     def _all_decode(self, survey: Survey, n_decode: int, newcomers: list[Request]) -> bool:
         """Plan every decode row if the step and the pool have room for all; else plan none.
@@ -302,14 +146,15 @@ class Scheduler:
         Room is also left for the prompts of this step, so that whoever is more urgent than some
         decode row is not kept from its blocks.
         """
-        kv, others = self.kv, len(survey.others) + len(newcomers)
+        kv, most = self.kv, self.pace.budget.most_tokens
+        others = len(survey.others) + len(newcomers)
         reserve = self.config.min_prefill_tokens if others else 0
-        self._decode_left = max(1, self.budget.most_tokens - reserve)
+        self._decode_left = max(1, most - reserve)
         self._crowded = n_decode > self._decode_left
         if self._crowded:
-            share = self.budget.most_tokens // 4 if others else 0
+            share = most // 4 if others else 0
             self._prefill_left = max(reserve, share)
-            self._decode_left = max(1, self.budget.most_tokens - self._prefill_left)
+            self._decode_left = max(1, most - self._prefill_left)
             return False
         need = len(survey.full)
         if others:
@@ -322,12 +167,12 @@ class Scheduler:
             planned[request.id] = 1
         for request in survey.full:
             assert request.table is not None
-            if not kv.grow(request.table, request.computed + 1):
+            if not kv.grow(request.table, request.launched + 1):
                 del planned[request.id]  # blocks fenced by a step in flight are on their way
         return True
 
     def _plan_in_order(self, candidates: list[Request], now: float) -> None:
-        key, urgency = self._policy, self._urgency
+        key, urgency = self._policy, self.pace.urgency
         self._order = sorted(candidates, key=lambda r: key(r, now, urgency))
         preempted_before = self.counters.preemptions
         for request in self._order:
@@ -354,22 +199,22 @@ class Scheduler:
 
     def _plan_running(self, request: Request) -> None:
         n = request.remaining
-        n = min(n, self._chunk(request.computed) if n > 1 else self._decode_left)
-        if n <= 0 or not self._make_room(request, request.computed + n):
+        n = min(n, self._chunk(request.launched) if n > 1 else self._decode_left)
+        if n <= 0 or not self._make_room(request, request.launched + n):
             return
         self._planned[request.id] = n
         if request.remaining > 1:
-            self._take(n, request.computed)
+            self._take(n, request.launched)
         else:
             self._decode_left -= 1
 
     def _chunk(self, start: int) -> int:
         """Prompt tokens from position `start` on that the step has time for."""
         left = self._prefill_left
-        return min(left, self.budget.cost.fitting(left, start)) if left > 0 else 0
+        return min(left, self.pace.budget.cost.fitting(left, start)) if left > 0 else 0
 
     def _take(self, n_tokens: int, start: int) -> None:
-        self._prefill_left -= math.ceil(self.budget.cost.weight(n_tokens, start))
+        self._prefill_left -= math.ceil(self.pace.budget.cost.weight(n_tokens, start))
 
     def _make_room(self, request: Request, n_tokens: int) -> bool:
         """Grow the request's table, taking from those behind it in order if need be."""
@@ -381,7 +226,7 @@ class Scheduler:
             victim = self._victim(request)
             if victim is not None:
                 self._preempt(victim)
-            elif self._planned:
+            elif self._planned or self.kv.pool.in_flight:
                 return False
             elif not self.kv.pins.lapse_one():
                 error = CapacityError("the KV cache is too small for this request even alone")
@@ -397,14 +242,8 @@ class Scheduler:
         return choose_victim(self._order, request, self._planned)
 
     def _preempt(self, victim: Request) -> None:
-        """Take all its blocks; it starts again from what the prefix cache still has by then."""
-        self._close(victim, keep=True)
-        victim.expected_hit, victim.computed = victim.computed, 0
-        victim.move(State.PREEMPTED)
-        self._changes += 1
-        self._waiting[victim.id] = self._running.pop(victim.id)
+        super()._preempt(victim)
         self._admission = None
-        self.counters.preemptions += 1
 
     def _plan_waiting(self, request: Request, now: float) -> None:
         if self.n_running >= self.config.max_num_seqs and not self._displace(request):
@@ -414,9 +253,10 @@ class Scheduler:
             if self._displace(request):
                 continue
             # only a pin can be in the way of a request that would run alone
-            if self.n_running or not self.kv.pins.lapse_one():
+            accompanied = self.n_running or self.kv.pool.in_flight
+            if accompanied or not self.kv.pins.lapse_one():
                 self._blocked = True
-                if not self.n_running and not self.kv.pool.n_fenced:
+                if not accompanied:
                     error = CapacityError("the KV cache can never hold this request")
                     self.failed.append((request, error))
                 elif self.n_running and not any(map(is_spare, self._running.values())):
@@ -456,11 +296,7 @@ class Scheduler:
             self.kv.close(table, request.tokens, 0, keep=False)
         else:
             return False
-        request.table = table
-        request.computed = n_cached
-        request.move(State.RUNNING)
-        self._changes += 1
-        self._running[request.id] = self._waiting.pop(request.id)
+        self._enter(request, table, n_cached)
         if self._admission is not None:
             self._admission.admit(request)
         if not request.held:
@@ -468,11 +304,3 @@ class Scheduler:
         self._planned[request.id] = n
         self._take(n, n_cached)
         return True
-
-    def _count_prompt(self, request: Request) -> None:
-        """What of the prompt need not be computed, once for each request."""
-        if not request.counted:
-            request.counted = True
-            request.cached_tokens = request.computed
-            self.counters.prompt_tokens += request.n_prompt
-            self.counters.cached_tokens += request.computed

@@ -16,9 +16,10 @@ from engine.config import EngineConfig
 from engine.errors import CapacityError
 from engine.inputs import Row
 from engine.kvcache import BlockTable, KvCache
+from engine.pace import Pace
 from engine.plan import StepPlan
-from engine.request import Request, State
-from engine.scheduler import Scheduler
+from engine.request import Request
+from engine.roster import Roster
 
 WINDOW_S = 0.020
 _PAD = 0
@@ -34,13 +35,13 @@ class _Slot:
     ended: bool = False
 
 
-class StaticScheduler(Scheduler):
-    """`Scheduler`'s interface, the seed's way."""
+class StaticScheduler(Roster):
+    """The seed's way."""
 
     def __init__(
         self, config: EngineConfig, kv: KvCache, cost: CostModel, max_model_len: int
     ) -> None:
-        super().__init__(config, kv, cost)
+        super().__init__(config, kv, Pace(config, cost))
         self._reserve = max_model_len
         self._slots: dict[int, _Slot] = {}
 
@@ -59,13 +60,13 @@ class StaticScheduler(Scheduler):
         planned: dict[int, int] = {}
         padding: list[Row] = []
         for slot in self._slots.values():
-            n = 0
-            if not slot.ended:
-                n = planned[slot.request.id] = slot.request.remaining
+            n = 0 if slot.ended else slot.request.remaining
+            if n:  # else its last token is in flight
+                planned[slot.request.id] = n
             if n < longest:
                 padding.append(self._pad(slot, slot.position + n, longest - n))
             slot.position += n if n else longest
-        predicted = self.budget.cost.ms(sum(planned.values()) + sum(map(_n_tokens, padding)))
+        predicted = self.pace.budget.cost.ms(sum(planned.values()) + sum(map(_n_tokens, padding)))
         return StepPlan(planned, (), predicted, predicted, tuple(padding))
 
     def _pad(self, slot: _Slot, start: int, n: int) -> Row:
@@ -83,9 +84,7 @@ class StaticScheduler(Scheduler):
             if not self.kv.grow(table, self._reserve):
                 self.kv.close(table, (), 0, keep=False)
                 break
-            request.table = table
-            request.move(State.RUNNING)
-            self._running[request.id] = self._waiting.pop(request.id)
+            self._enter(request, table, 0)
             self._slots[request.id] = _Slot(request, table)
             self.counters.prompt_tokens += request.n_prompt
         if not self._slots:

@@ -16,6 +16,8 @@ from engine.sampling import SamplingParams
 from engine.scheduler import Scheduler
 from engine.speculate.proposer import Proposer
 from engine.speculate.speculation import Speculation
+from engine.static import StaticScheduler
+from tests.engine.late import Late
 
 MOD = (1 << 61) - 1
 EOS = 0
@@ -195,8 +197,12 @@ class Sim:
         step_s: float = 0.01,
         runner=None,
         proposer: Proposer | None = None,
+        overlap: bool = False,
+        static_len: int | None = None,
+        eos_ids: Iterable[int] = (EOS,),
         **options,
     ) -> None:
+        """overlap: steps are read late. static_len: static batching, so long a reservation."""
         options.setdefault("max_num_seqs", 8)
         options.setdefault("min_prefill_tokens", 4)
         self.config = EngineConfig(Path("fake"), block_size=block_size, **options)
@@ -215,17 +221,21 @@ class Sim:
             max_seqs=self.config.speculation_max_seqs,
             now=self.clock.now,
         )
-        self.scheduler = Scheduler(
-            self.config, self.kv, cost or CostModel(1.0, 0.1), self.speculation
+        cost = cost or CostModel(1.0, 0.1)
+        self.scheduler = (
+            Scheduler(self.config, self.kv, cost, self.speculation)
+            if static_len is None
+            else StaticScheduler(self.config, self.kv, cost, static_len)
         )
         self.finished: list[Request] = []
         fail_on = fail_on or {}
+        self.late = Late(self.runner, slots=self.config.max_num_seqs) if overlap else None
         self.loop = EngineLoop(
-            self.runner,
+            self.late or self.runner,
             self.kv,
             self.scheduler,
             make_text=lambda request: PlainText(fail_on.get(request.id)),
-            eos_ids=frozenset({EOS}),
+            eos_ids=frozenset(eos_ids),
             clock=self.clock,
             on_finished=self.finished.append,
         )

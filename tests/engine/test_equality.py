@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.budget import CostModel
 from engine.inbox import Commit, Revise
 from engine.runner import Runner
 from engine.sampling import SamplingParams
-from engine.static import StaticScheduler
 from tests.engine.fakes import Sim
 from tests.support import native, tiny_model
 
@@ -44,9 +42,7 @@ PROMPTS = [prompt(37, 1) + prompt(12, 2), prompt(37, 1) + prompt(5, 3), prompt(6
 
 
 def sim(runner: Runner, n_blocks: int = N_BLOCKS, **options) -> Sim:
-    made = Sim(n_blocks, block_size=runner.block_size, runner=runner, **options)
-    made.loop._eos_ids = frozenset()
-    return made
+    return Sim(n_blocks, block_size=runner.block_size, runner=runner, eos_ids=(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +124,7 @@ def test_other_prefix_caches_are_identical(runner, alone, kind):
 
 
 def test_padding_is_identical(runner, alone):
-    engine = sim(runner, prefix_cache="none", max_num_seqs=4)
-    engine.scheduler = engine.loop.scheduler = StaticScheduler(
-        engine.config, engine.kv, CostModel(1.0, 0.1), 128
-    )
+    engine = sim(runner, prefix_cache="none", max_num_seqs=4, static_len=128)
     sinks = [engine.submit(p, N_NEW)[1] for p in PROMPTS]
     engine.run()
     assert [sink.tokens for sink in sinks] == alone[0]

@@ -436,6 +436,7 @@ actions = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @settings(max_examples=120, deadline=None)
 @given(
     actions,
@@ -444,7 +445,9 @@ actions = st.lists(
     st.sampled_from([1, 5, 24]),
     st.sampled_from(["deadline", "fcfs"]),
 )
-def test_any_interleaving_keeps_the_blocks_and_the_text(todo, n_blocks, growth, chunk, policy):
+def test_any_interleaving_keeps_the_blocks_and_the_text(
+    overlap, todo, n_blocks, growth, chunk, policy
+):
     sim = Sim(
         n_blocks,
         admission_growth=growth,
@@ -454,6 +457,7 @@ def test_any_interleaving_keeps_the_blocks_and_the_text(todo, n_blocks, growth, 
         eos_every=11,
         scheduling_policy=policy,
         promote_passes=20,
+        overlap=overlap,
     )
     longest = n_blocks * sim.config.block_size
     opened = []
@@ -473,6 +477,7 @@ def test_any_interleaving_keeps_the_blocks_and_the_text(todo, n_blocks, growth, 
                 prefill_only=pick % 13 == 0,
                 pin_key=pin,
                 deadline_in_s=(pick % 10) / 10,
+                sampling={"logprobs": 1} if pick % 6 == 5 else None,
             )
             opened.append((request, sink, prompt))
         elif what == 4 and opened:

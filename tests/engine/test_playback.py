@@ -8,6 +8,7 @@ import pytest
 
 from engine.budget import CostModel
 from engine.inputs import Sampled
+from engine.launch import AtOnce
 from engine.request import FinishReason
 from tests.engine.fakes import Sim
 
@@ -21,7 +22,7 @@ VOICE_S = 0.15
 """What the voice needs for a clause."""
 
 
-class QuickRunner:
+class QuickRunner(AtOnce):
     """Takes the time the cost model says; every token is 5."""
 
     keep_batches = False

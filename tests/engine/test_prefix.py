@@ -194,12 +194,15 @@ def test_a_cut_without_a_block_for_the_copy_goes_back_to_the_whole_block():
 steps = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**16)), min_size=5, max_size=60)
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.parametrize("overlap", [False, True])
+@settings(max_examples=300, deadline=None)
 @given(steps, st.sampled_from(KINDS), st.sampled_from([10, 16, 48]), st.sampled_from([0.0, 1.0]))
-def test_any_interleaving_gives_the_same_text_and_keeps_calls_apart(todo, kind, n_blocks, growth):
+def test_any_interleaving_gives_the_same_text_and_keeps_calls_apart(
+    overlap, todo, kind, n_blocks, growth
+):
     sim = Sim(
         n_blocks, prefix_cache=kind, admission_growth=growth, max_num_seqs=4, eos_every=11,
-        max_num_batched_tokens=12,
+        max_num_batched_tokens=12, overlap=overlap,
     )  # fmt: skip
     opened = []
     contexts = {call: prompt_of(6) for call in (None, "x", "y")}

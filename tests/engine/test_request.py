@@ -26,7 +26,7 @@ def make(params=None, n_prompt=5) -> Request:
 def test_counters():
     request = make()
     assert (request.known, request.remaining, request.n_output) == (5, 5, 0)
-    request.computed = 5
+    request.launched = 5
     request.tokens.append(9)
     assert (request.known, request.remaining, request.n_output) == (6, 1, 1)
 

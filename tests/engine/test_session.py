@@ -18,6 +18,7 @@ from engine.errors import UsageError
 from engine.grammar.spec import Grammar
 from engine.sampling import SamplingParams
 from tests.engine.fakes import EOS, N_VOCAB, HashRunner, PlainText, TickClock, expected
+from tests.engine.late import Late
 from tests.engine.test_loop import prompt_of
 from tests.support.logit_engine import logit_engine, noise, tiny_tokenizer
 
@@ -27,13 +28,13 @@ pytestmark = pytest.mark.unit
 class Bench:
     """A real engine without its thread: steps are made by hand, outputs arrive in between."""
 
-    def __init__(self, n_blocks=64, *, eos_every=0, **options) -> None:
+    def __init__(self, n_blocks=64, *, eos_every=0, overlap=False, **options) -> None:
         options = {"max_num_seqs": 6, "min_prefill_tokens": 4, **options}
         self.runner = HashRunner(n_blocks, 4, eos_every=eos_every)
         self.clock = TickClock()
         self.engine = Engine(
             EngineConfig(Path("fake"), block_size=4, **options),
-            self.runner,
+            Late(self.runner, slots=options["max_num_seqs"]) if overlap else self.runner,
             tokenizer=None,
             chat=None,
             make_text=lambda request: PlainText(),
@@ -41,7 +42,7 @@ class Bench:
             n_vocab=N_VOCAB,
             clock=self.clock,
         )
-        self.engine._scheduler.use_cost(CostModel(1.0, 0.1))
+        self.engine._scheduler.pace.use(CostModel(1.0, 0.1))
         self.loop = self.engine._loop
 
     async def step(self, n=1) -> None:
@@ -367,7 +368,8 @@ moves = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.parametrize("overlap", [False, True])
+@settings(max_examples=300, deadline=None)
 @given(
     moves,
     st.sampled_from([26, 34, 64]),
@@ -375,11 +377,11 @@ moves = st.lists(
     st.sampled_from(["radix", "radix", "block-hash", "none"]),
     st.sampled_from(["deadline", "fcfs", "priority"]),
 )
-def test_any_session_keeps_the_blocks_and_the_text(todo, n_blocks, growth, kind, policy):
+def test_any_session_keeps_the_blocks_and_the_text(overlap, todo, n_blocks, growth, kind, policy):
     async def play() -> None:
         bench = Bench(
             n_blocks, admission_growth=growth, prefix_cache=kind, scheduling_policy=policy,
-            eos_every=13, max_num_seqs=4, max_num_batched_tokens=16,
+            eos_every=13, max_num_seqs=4, max_num_batched_tokens=16, overlap=overlap,
         )  # fmt: skip
         callers = [Caller(bench, n) for n in range(3)]
         others = []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine.budget import CostModel
 from engine.config import EngineConfig
 from engine.errors import CapacityError, UsageError
 from engine.request import FinishReason
-from engine.static import WINDOW_S, StaticScheduler
+from engine.static import WINDOW_S
 from tests.engine.fakes import Sim, expected
 from tests.engine.test_loop import prompt_of
 
@@ -19,10 +18,7 @@ LONGEST = 64
 
 def world(n_blocks=64, **options) -> Sim:
     options = {"prefix_cache": "none", "max_num_seqs": 4, "step_s": 0.005, **options}
-    sim = Sim(n_blocks, **options)
-    sim.scheduler = StaticScheduler(sim.config, sim.kv, CostModel(1.0, 0.1), LONGEST)
-    sim.loop.scheduler = sim.scheduler
-    return sim
+    return Sim(n_blocks, static_len=LONGEST, **options)
 
 
 def test_a_batch_waits_for_its_window_or_until_it_is_full():

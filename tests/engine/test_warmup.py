@@ -91,7 +91,7 @@ def test_an_engine_plans_with_what_it_measured():
         report = engine.warm()
         assert ran_on == {"engine"}, "the thread that serves is the thread that was warmed"
         assert engine.warmup is report
-        assert engine._scheduler.budget.cost is report.cost
+        assert engine._scheduler.pace.budget.cost is report.cost
         assert engine.stats().kv_blocks_free == 128
     finally:
         engine.close()
