@@ -1,6 +1,7 @@
 """One call's context in the engine: it grows while the caller speaks and is cut where they heard.
 
     extend, rollback    the prompt changes; what stays of it is not computed again
+    follow              the context becomes what it should be, by whichever of these it takes
     commit              it is final: a reply is generated
     truncate            the context ends at the last token heard, and so does what is cached of it
     abort               whatever runs ends; the context stays
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
 from engine.generation import Generation
-from engine.prefix import Scope
+from engine.prefix import Scope, common_prefix
 from engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -56,6 +57,25 @@ class Session:
         if not 0 <= n_tokens <= len(self._tokens):
             raise UsageError(f"the context has {len(self._tokens)} tokens, not {n_tokens}")
         self._revise(n_tokens, token_ids)
+
+    def follow(self, token_ids: Sequence[int]) -> tuple[int, int]:
+        """Make the context `token_ids`; nothing happens if it is that already.
+
+        An open prompt is rolled back to the first difference, an ended or aborted reply is cut
+        there. Returns (prompt tokens that are new, open prompt's tokens that were taken back).
+        Raises `UsageError` while a reply is generated.
+        """
+        self._check()
+        tokens = self.tokens
+        keep = common_prefix(tokens, token_ids)
+        is_open = self._run is not None and not self._replying
+        if keep < len(tokens) and not is_open:
+            self.truncate(keep)
+        self._settle()
+        n_new, n_back = len(token_ids) - keep, len(self._tokens) - keep
+        if n_new or n_back:
+            self._revise(keep, token_ids[keep:])
+        return n_new, n_back
 
     def commit(self, params: SamplingParams, *, deadline_s: float | None = None) -> Generation:
         """Generate the reply to the prompt as it stands. Raises like `Engine.submit`."""
@@ -104,16 +124,16 @@ class Session:
         self.abort()
         self._over()
 
-    def _settle(self) -> None:
-        """Take over the reply that has ended, or note that the prompt's prefill failed."""
+    def _check(self) -> None:
         if not self._over.alive:
             raise UsageError("the session is closed")
-        run = self._run
-        if run is None:
-            return
-        if self._replying and run.finish is None:
+        if self._replying and self._run is not None and self._run.finish is None:
             raise UsageError("a reply is being generated: wait for it, abort or truncate it")
-        if run.finish is not None:
+
+    def _settle(self) -> None:
+        """Take over the reply that has ended, or note that the prompt's prefill failed."""
+        self._check()
+        if self._run is not None and self._run.finish is not None:
             self._tokens, self._replying, self._run = self.tokens, False, None
 
     def _revise(self, keep: int, more: Sequence[int]) -> None:

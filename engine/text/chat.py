@@ -64,6 +64,10 @@ class ChatFormat:
         """One message of the caller."""
         return self._segment(self._user, text)
 
+    def user_open(self, text: str) -> list[int]:
+        """A message of the caller that may go on: without what ends it."""
+        return self._segment(_Frame(self._user.before, ""), text)
+
     def assistant_open(self) -> list[int]:
         """What precedes an answer: generation starts here."""
         return list(self._open)
