@@ -91,7 +91,8 @@ class Metrics:
             registry=r, buckets=SECONDS,
         )  # fmt: skip
         self.tokens = Counter(
-            "voice_agent_turn_tokens", "tokens by kind: prompt, cached, output, wasted", ["kind"],
+            "voice_agent_turn_tokens",
+            "tokens by kind: prompt, cached, output, wasted, early, taken_back", ["kind"],
             registry=r,
         )  # fmt: skip
         self.partials = Counter("voice_agent_partials", "partial transcription passes", registry=r)
@@ -128,6 +129,7 @@ class Metrics:
         for kind, n in (
             ("prompt", trace.prompt_tokens), ("cached", trace.cached_tokens),
             ("output", trace.output_tokens), ("wasted", trace.wasted_tokens),
+            ("early", trace.early_tokens), ("taken_back", trace.taken_back_tokens),
         ):  # fmt: skip
             self.tokens.labels(kind).inc(n)
         self.partials.inc(trace.partials)

@@ -120,9 +120,10 @@ class Call:
             if self._agent.greeting is not None:
                 self._turns.apply(tm.ReplyBegins())
                 self._turns.mouth.say(self._agent.greeting)
+            self._turns.expect()
             reason = await ended
-            self._turns.mouth.withdraw()
             self._group = None  # nothing new starts
+            self._turns.mouth.withdraw()
             for job in (*jobs, *self._jobs):
                 job.cancel()
         return reason
@@ -195,6 +196,7 @@ class Call:
         )
         if instructions is not None:
             self._turns.conversation.set_instructions(instructions)
+            self._turns.expect()
         if turn_taking is not None:
             self._turns.ear.endpointer.configure(turn_taking)
 
@@ -215,6 +217,7 @@ class Call:
         else:
             raise UsageError(f"unknown role {role!r}: use user, system or assistant", code="VA111")
         self._active_s = self._clock.now()
+        self._turns.expect()
 
     def respond(self, instructions: str | None = None) -> bool:
         """Answer the history as it stands. False if a reply already has the floor."""
@@ -276,6 +279,11 @@ class Call:
     # ------------------------------------------------------------ plumbing
 
     @property
+    def live(self) -> bool:
+        """Jobs may start: from `run` until the end is decided."""
+        return self._group is not None
+
+    @property
     def conversation(self) -> Conversation:
         """The history so far."""
         return self._turns.conversation
@@ -313,6 +321,7 @@ class Call:
         task = self._group.create_task(self._guarded(job))
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
+        task.add_done_callback(lambda _: job.close())  # one that was cancelled before it began
         if scope is not None:
             scope.on_cancel(lambda: _cancel(task))
 

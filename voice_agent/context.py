@@ -25,6 +25,10 @@ class Chat(Protocol):
 
     def system(self, text: str) -> list[int]: ...
     def user(self, text: str) -> list[int]: ...
+    def user_open(self, text: str) -> list[int]:
+        """A beginning of `user` for a message that goes on with more words."""
+        ...
+
     def assistant_open(self) -> list[int]: ...
     def assistant_close(self) -> list[int]: ...
 
@@ -87,6 +91,10 @@ class Conversation:
             messages = (*messages, (Role.USER, user_text))
             ids += self._chat.user(user_text)
         return Prompt(messages, (*ids, *self._chat.assistant_open()))
+
+    def opening(self, words: str) -> tuple[int, ...]:
+        """What the next prompt begins with if the caller's message begins with `words`."""
+        return (*self.prefix().ids, *self._chat.user_open(words))
 
     def add_user(self, text: str) -> None:
         self.messages.append(Message(Role.USER, text, tuple(self._chat.user(text))))

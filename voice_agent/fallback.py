@@ -20,7 +20,7 @@ from .context import Prompt
 from .errors import InternalError, UsageError, VoiceAgentError
 from .remote_wire import RemoteError
 from .scope import CancelScope
-from .think import Source, Thinker, Thinking, Thought, ThoughtUsage
+from .think import Ahead, Source, Thinker, Thinking, Thought, ThoughtUsage
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,10 @@ class FallbackThinker:
 
         self.n_replies += 1
         return FallbackThinking(self, start, deadline_s, scope)
+
+    def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:
+        """Who answers is decided when a reply is asked for."""
+        return Ahead()
 
     def forget(self, call: str) -> None:
         for backend in self._backends:

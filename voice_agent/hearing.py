@@ -62,6 +62,20 @@ class Hearing:
         self._asked_s = None
         self._ear.drop_utterance()
 
+    @property
+    def turn(self) -> TurnId | None:
+        """The turn being heard."""
+        return self._turn
+
+    @property
+    def likely_words(self) -> str:
+        """Of what the caller is saying, the words that will probably stand: not the last one, which
+        may be half a word, unless it is confirmed."""
+        if self._utterance is None:
+            return ""
+        heard = self._utterance.current
+        return " ".join(heard.words[: max(heard.n_confirmed, len(heard.words) - 1)])
+
     # ------------------------------------------------------------ passes
 
     def on_window(self, window: VadWindow) -> None:
@@ -100,6 +114,7 @@ class Hearing:
         if utterance is not self._utterance or turn != self._turn:
             return  # its words come again with the next pass
         self._publish(turn, transcript, complete)
+        self._turns.expect()
         if complete:
             self._turns.words_known()
 

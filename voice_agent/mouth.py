@@ -208,6 +208,11 @@ class Mouth:
     def thinks_early(self) -> bool:
         return self._early is not None
 
+    @property
+    def busy(self) -> bool:
+        """A reply is being thought or said."""
+        return self.reply is not None or self._early is not None
+
     # ------------------------------------------------------------ ending replies
 
     def cancel_early(self) -> None:
@@ -282,6 +287,7 @@ class Mouth:
             sent_ms = sent * 1000 // OUT_RATE
             raise UsageError(f"audio_end_ms {audio_ms} is past the {sent_ms} ms sent", code="VA113")
         self._turns.conversation.truncate_last(at.chars)
+        self._turns.expect()
         return at.samples * 1000 // OUT_RATE
 
     def _close_trace(

@@ -31,6 +31,9 @@ class PlainChat:
     def user(self, text: str) -> list[int]:
         return [ord(c) for c in text]
 
+    def user_open(self, text: str) -> list[int]:
+        return self.user(text)
+
     def assistant_open(self) -> list[int]:
         return []
 

@@ -7,7 +7,7 @@ connection, which is how such servers learn that nobody listens any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from .config import RemoteSection
 from .context import Prompt, Role
 from .remote_wire import DONE, Chunk, RemoteError, chat_body, finish_of, parse_chunk, status_error
 from .scope import CancelScope
-from .think import Source, Thought, ThoughtUsage
+from .think import Ahead, Source, Thought, ThoughtUsage
 
 T = TypeVar("T")
 
@@ -76,6 +76,10 @@ class RemoteThinker:
     ) -> RemoteThinking:
         body = chat_body(self.remote, prompt.messages, sampling)
         return RemoteThinking(self.name, self.remote, self._client, body, self._clock, scope)
+
+    def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:
+        """The protocol has no word for it."""
+        return Ahead()
 
     def forget(self, call: str) -> None:
         """What the endpoint caches is its own affair."""

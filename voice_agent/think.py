@@ -6,16 +6,20 @@ elsewhere, and `voice_agent.fallback` puts one behind another.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.client import Engine, Generation
+from engine.client import Engine, Generation, Session
+from engine.errors import EngineError
 from engine.sampling import SamplingParams
 
 from .context import Prompt
 from .scope import CancelScope
+
+log = logging.getLogger(__name__)
 
 EMBEDDED = "embedded"
 """The name of the engine in this process, in configuration and traces."""
@@ -37,6 +41,14 @@ class ThoughtUsage:
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Prompt tokens given to a model before it is asked, and such tokens taken back again."""
+
+    given: int = 0
+    taken_back: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +89,18 @@ class Thinker(Protocol):
         deadline_s: float,
         scope: CancelScope,
     ) -> Thinking:
-        """Generate a reply. The prompt stays cached for `call` until `forget`."""
+        """Generate a reply. The prompt stays cached for `call` until `forget`.
+
+        A call has one reply at a time: the one before has ended or its scope is cancelled.
+        """
+        ...
+
+    def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:
+        """The call's next prompt begins with `ids`, as far as is known: they may be computed ahead.
+
+        Whatever else is known of the call (words revised, a reply unheard) may be dropped. Never
+        raises, generates nothing; not called while a reply is generated.
+        """
         ...
 
     def forget(self, call: str) -> None:
@@ -125,10 +148,19 @@ class EngineThinking:
 
 
 class EngineThinker:
-    """The in-process engine. Raises engine.errors.UsageError / CapacityError from `think`."""
+    """The in-process engine, with one session for each call.
+
+    Raises engine.errors.UsageError / CapacityError from `think`.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._sessions: dict[str, Session] = {}
+
+    def _session(self, call: str, tenant: str) -> Session:
+        if call not in self._sessions:
+            self._sessions[call] = self._engine.session(tenant=tenant, call=call)
+        return self._sessions[call]
 
     def think(
         self,
@@ -140,19 +172,23 @@ class EngineThinker:
         deadline_s: float,
         scope: CancelScope,
     ) -> EngineThinking:
-        generation = self._engine.submit(
-            prompt.ids,
-            sampling,
-            tenant=tenant,
-            call=call,
-            deadline_s=deadline_s,
-            pin_key=f"call:{call}",
-        )
+        session = self._session(call, tenant)
+        session.follow(prompt.ids)
+        generation = session.commit(sampling, deadline_s=deadline_s)
         scope.on_cancel(generation.abort)
         return EngineThinking(generation)
 
+    def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:
+        try:
+            return Ahead(*self._session(call, tenant).follow(ids))
+        except EngineError as error:  # full, or too long: the reply will tell
+            log.debug("nothing is computed ahead: %s", error, extra={"call": call})
+            return Ahead()
+
     def forget(self, call: str) -> None:
-        self._engine.forget(call)
+        session = self._sessions.pop(call, None)
+        if session is not None:
+            session.close()
 
     async def prepare(self, prefix: Prompt, *, agent: str, tenant: str) -> None:
         await self._engine.prefill(prefix.ids, tenant=tenant, pin_key=f"agent:{agent}")

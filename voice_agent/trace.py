@@ -59,6 +59,8 @@ class TurnTrace:
     cached_tokens: int = 0
     output_tokens: int = 0
     wasted_tokens: int = 0
+    early_tokens: int = 0  # of the prompt, given to the engine while the caller spoke
+    taken_back_tokens: int = 0  # of those, the ones a revised transcript took back
     clauses: int = 0
     backend: str = ""  # the language model's backend that answered; empty if none was asked
     fallback: str = ""  # why it was not the first one

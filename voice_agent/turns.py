@@ -40,6 +40,7 @@ class Turns:
     def __init__(self, call: Call, stack: Stack, agent: AgentRuntime, lead_ms: int) -> None:
         self.call = call
         self._stack = stack
+        self._tenant = agent.file.tenant
         self._clock = stack.clock
         self.state = tm.TurnState(
             TurnId(call.id, -1), continuation_ms=agent.turn_taking.continuation_ms
@@ -91,6 +92,7 @@ class Turns:
                 self.mouth.cancel_early()
                 self.hearing.revise(new)
                 self.trace_of(new).turn = new
+                self.expect()
             case tm.Transcribe(turn):
                 self.ear.endpointer.prepare(self.auto_response and not self.manual)
                 self.hearing.transcribe_pause(turn)
@@ -112,6 +114,7 @@ class Turns:
                 self.mouth.cancel_early()
                 self._traces.pop(turn.index, None)
                 self.after_utterance()
+                self.expect()
 
     def _listen(self, effect: tm.Listen) -> None:
         self.call.touch()
@@ -127,6 +130,20 @@ class Turns:
             return
         joined = self._joined(text)
         self.mouth.think_early(self.trace_of(turn), joined, self.conversation.prompt(joined))
+
+    def expect(self) -> None:
+        """Called when the history or the caller's words have changed: what the next prompt begins
+        with may be computed before it is asked for, and what it lacks may go."""
+        if not self.call.live or self.mouth.busy:
+            return
+        answers = self.auto_response and not self.manual
+        words = self._joined(self.hearing.likely_words if answers else "")
+        ids = self.conversation.opening(words)
+        ahead = self._stack.thinker.expect(ids, call=self.call.id, tenant=self._tenant)
+        if self.hearing.turn is not None:
+            trace = self.trace_of(self.hearing.turn)
+            trace.early_tokens += ahead.given
+            trace.taken_back_tokens += ahead.taken_back
 
     def words_known(self) -> None:
         """Called by the hearing: the words of the pause were applied."""
@@ -213,6 +230,7 @@ class Turns:
         trace.turn = effect.turn
         trace.marks = {k: v for k, v in trace.marks.items() if k is Mark.SPEECH_START}
         self._traces[effect.turn.index] = trace
+        self.expect()
         self.call.emit(SpeechStarted(effect.turn, effect.onset_ms))
 
     def _joined(self, text: str) -> str:
@@ -229,6 +247,7 @@ class Turns:
         self.call.touch()
         self.apply(tm.ReplyOver())
         self.conversation.make_room()
+        self.expect()
         if status is not ReplyStatus.CANCELLED:
             self.call.reply_ended()
 

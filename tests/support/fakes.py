@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from engine.sampling import SamplingParams
 from voice_agent.agent import Call
 from voice_agent.agent_file import AgentFile, AgentShelf
-from voice_agent.context import Prompt
+from voice_agent.context import Chat, Decoder, Prompt
 from voice_agent.errors import InternalError
 from voice_agent.events import EndReason, Event
 from voice_agent.playout import Tick
 from voice_agent.scope import CancelScope
 from voice_agent.stack import Stack
 from voice_agent.stt.base import Transcript
-from voice_agent.think import Source, Thinker, Thought, ThoughtUsage
+from voice_agent.think import Ahead, Source, Thinker, Thought, ThoughtUsage
 from voice_agent.tts.base import AudioPiece, Clause, WordTime
 from voice_agent.types import FRAME_MS, IN_FRAME, IN_RATE, OUT_RATE, Frame, Pcm16, PcmF32
 from voice_agent.vad import VadService
@@ -142,11 +142,20 @@ class FakeChat:
     def user(self, text: str) -> list[int]:
         return [self.USER, *map(ord, text), self.CLOSE]
 
+    def user_open(self, text: str) -> list[int]:
+        return self.user(text)[:-1]
+
     def assistant_open(self) -> list[int]:
         return [self.OPEN]
 
     def assistant_close(self) -> list[int]:
         return [self.CLOSE]
+
+
+def _flat(ids: Sequence[int]) -> str:
+    chat = FakeChat
+    marks = {chat.SYSTEM: "<s>", chat.USER: "<u>", chat.OPEN: "<a>", chat.CLOSE: "|"}
+    return "".join(marks.get(i) or chr(i) for i in ids)
 
 
 class FakeThinking:
@@ -159,6 +168,7 @@ class FakeThinking:
 
     async def __aiter__(self) -> AsyncGenerator[Thought]:
         self._owner.running += 1
+        self._owner.thinking.append(self._scope)
         try:
             await asyncio.sleep(self._owner.first_s)
             if self._owner.fail:
@@ -174,6 +184,7 @@ class FakeThinking:
                 )
         finally:
             self._owner.running -= 1
+            self._owner.thinking.remove(self._scope)
 
     def set_deadline(self, deadline_s: float) -> None:
         self._owner.deadlines.append((asyncio.get_running_loop().time(), deadline_s))
@@ -199,7 +210,9 @@ class FakeThinker:
         self.first_s = first_s
         self.token_s = token_s
         self.running = 0
+        self.thinking: list[CancelScope] = []
         self.prompts: list[str] = []
+        self.expected: list[str] = []  # what may be computed ahead, each time it changed
         self.forgotten: list[str] = []
         self.deadlines: list[tuple[float, float]] = []  # when told, and what
         self.fail = False
@@ -214,12 +227,17 @@ class FakeThinker:
         deadline_s: float,
         scope: CancelScope,
     ) -> FakeThinking:
-        chat = FakeChat
-        marks = {chat.SYSTEM: "<s>", chat.USER: "<u>", chat.OPEN: "<a>", chat.CLOSE: "|"}
-        flat = "".join(marks.get(i) or chr(i) for i in prompt.ids)
+        flat = _flat(prompt.ids)
         self.prompts.append(flat)
         last_user = flat.rsplit("<u>", 1)[-1].split("|")[0]
         return FakeThinking(self, prompt, self.reply(last_user), scope)
+
+    def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:
+        assert all(scope.cancelled for scope in self.thinking), "no prompt changes under a reply"
+        flat = _flat(ids)
+        if self.expected[-1:] != [flat]:
+            self.expected.append(flat)
+        return Ahead()
 
     def forget(self, call: str) -> None:
         self.forgotten.append(call)
@@ -270,7 +288,13 @@ class Scene:
     """A call in virtual time: `play` speaks to it, `events` and `frames` say what happened."""
 
     def __init__(
-        self, reply: Callable[[str], str] | str, *, thinker: Thinker | None = None, **agent: object
+        self,
+        reply: Callable[[str], str] | str,
+        *,
+        thinker: Thinker | None = None,
+        chat: Chat | None = None,
+        tokenizer: Decoder | None = None,
+        **agent: object,
     ) -> None:
         self.loop = VirtualLoop()
         answer = reply if callable(reply) else lambda _: str(reply)
@@ -284,8 +308,8 @@ class Scene:
             smart_turn=None,
             recognizer=self.recognizer,
             thinker=thinker or self.thinker,
-            chat=FakeChat(),
-            tokenizer=FakeTokenizer(),
+            chat=chat or FakeChat(),
+            tokenizer=tokenizer or FakeTokenizer(),
             speakers={"fake": self.speaker},
             default_voice="fake",
             shelf=FakeShelf(self.file),

@@ -74,6 +74,8 @@ def turn_json(trace: TurnTrace) -> dict[str, Any]:
         "cached_tokens": trace.cached_tokens,
         "output_tokens": trace.output_tokens,
         "wasted_tokens": trace.wasted_tokens,
+        "early_tokens": trace.early_tokens,
+        "taken_back_tokens": trace.taken_back_tokens,
         "backend": trace.backend,
         "fallback": trace.fallback,
     }
