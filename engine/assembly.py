@@ -47,7 +47,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     Raises `ModelError`, `UsageError` and, where the cache has no room, `CapacityError`.
     """
     quant = config.quant
-    if config.device == "cpu" and quant != "bf16" and quant != "fp16":
+    if config.device == "cpu" and quant in ("auto", "native", "int8", "fp32"):
         return Runner.load(
             config.model_path,
             kv_bytes=config.kv_bytes,

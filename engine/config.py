@@ -10,7 +10,7 @@ from engine.errors import UsageError
 from engine.prefix import PrefixKind
 
 _CPU_QUANTS = ("auto", "native", "int8", "fp32")
-_GPU_QUANTS = ("auto", "bf16", "fp16", "fp32")
+_GPU_QUANTS = ("auto", "bf16", "fp16", "fp32", "w8", "w4")
 _NAMED = {
     "device": ("cpu", "cuda"),
     "scheduling_policy": ("deadline", "priority", "fcfs"),
@@ -31,8 +31,9 @@ class EngineConfig:
 
     model_path: Path
     device: Literal["cpu", "cuda"] = "cpu"
-    quant: Literal["auto", "native", "int8", "fp32", "bf16", "fp16"] = "auto"
-    """On a CPU: native, int8 or fp32. On a GPU: bf16, fp16 or fp32."""
+    quant: Literal["auto", "native", "int8", "fp32", "bf16", "fp16", "w8", "w4"] = "auto"
+    """On a CPU: native, int8 or fp32. On a GPU: bf16, fp16, fp32, or weights as the file has them,
+    else in groups of 32 inputs with 8 (w8) or 4 bits (w4)."""
     threads: int = 1
     """Of a step on the CPU."""
     block_size: int = 16

@@ -291,13 +291,20 @@ def working_bytes(model: GpuLlama, max_num_batched_tokens: int, max_num_seqs: in
 
 def _formats(quant: str, device: str) -> tuple[torch.dtype, GpuQuant]:
     """Of activations, and of weights. UsageError for what only a CPU has."""
-    named = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-    if quant == "auto":
-        half = device == "cpu" or torch.cuda.is_bf16_supported()
-        return torch.bfloat16 if half else torch.float16, "dense"
-    if quant not in named:
-        raise UsageError(f"quant = {quant} is not for a GPU: take auto, {', '.join(named)}")
-    return named[quant], "dense"
+    half = torch.bfloat16
+    if device == "cuda" and not torch.cuda.is_bf16_supported():
+        half = torch.float16
+    formats: dict[str, tuple[torch.dtype, GpuQuant]] = {
+        "auto": (half, "dense"),
+        "bf16": (torch.bfloat16, "dense"),
+        "fp16": (torch.float16, "dense"),
+        "fp32": (torch.float32, "dense"),
+        "w8": (half, "w8"),
+        "w4": (half, "w4"),
+    }
+    if quant not in formats:
+        raise UsageError(f"quant = {quant} is not for a GPU: take {', '.join(formats)}")
+    return formats[quant]
 
 
 def _draws(picks: Sequence[Pick]) -> bool:

@@ -15,6 +15,7 @@ from kernels.linear_group.spec import Codes
 
 _Bytes = NDArray[np.uint8]
 KINDS = {Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K}
+DENSE = {Kind.F32, Kind.F16, Kind.BF16}
 
 
 def codes(raw: _Bytes, kind: Kind, shape: tuple[int, int]) -> Codes:

@@ -18,7 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.config import ModelConfig
-from engine.models.gpu_linear import GpuQuant, Projection, make_projection, random_projection
+from engine.models.gpu_linear import (
+    DenseProjection,
+    GpuQuant,
+    Projection,
+    make_projection,
+    random_projection,
+)
 from engine.models.weights import WeightSource, open_weights
 from kernels.resolve import resolve
 
@@ -206,7 +212,7 @@ def _load(
     embed = vector("embed")
     head = project("head" if source.has("head") else "embed")
     if quant == "dense" and not source.has("head"):
-        head = Projection(embed, None)
+        head = DenseProjection(embed)
     turns = c.rope_turns(c.length(max_len), source.rope_factors())
     return GpuLlama(c, embed, layers, vector("norm"), head, _cos_sin(turns, device))
 

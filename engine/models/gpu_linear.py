@@ -4,40 +4,85 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from itertools import groupby
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.errors import ModelError
 from engine.models.weights import WeightSource
+from kernels.linear_group.gpu import GpuCodes, pack
+from kernels.linear_group.spec import GROUP, Codes
+from kernels.resolve import resolve
 
-GpuQuant = Literal["dense"]
-"""dense: as the activations are."""
+GpuQuant = Literal["dense", "w8", "w4"]
+"""dense: of the activations' type. w8, w4: codes as the file has them; where it has none, rounded
+to so many bits in groups of 32 inputs (the head to 8 always)."""
 
 
-class Projection:
-    """y = x @ W.T + bias."""
+class Projection(Protocol):
+    """y = x @ W.T + bias, W [n_out, n_in]."""
 
-    __slots__ = ("_bias", "_weight")
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that a product with few rows reads of the weight."""
+        ...
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [n, n_in] -> [n, n_out] of x's dtype."""
+        ...
+
+    def into(self, out: Tensor, x: Tensor) -> None:
+        """out [n, n_out] = self(x)."""
+        ...
+
+
+class DenseProjection:
+    """On the vendor's matrix product."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """weight [n_out, n_in]; bias [n_out]."""
         self._weight = weight
         self._bias = bias
 
+    @property
+    def n_bytes(self) -> int:
+        return self._weight.nbytes
+
     def __call__(self, x: Tensor) -> Tensor:
-        """x [n, n_in] -> [n, n_out]."""
         return F.linear(x, self._weight, self._bias)
 
     def into(self, out: Tensor, x: Tensor) -> None:
-        """out [n, n_out] = self(x), without other memory; only without a bias."""
-        torch.mm(x, self._weight.T, out=out)
+        if self._bias is None:
+            torch.mm(x, self._weight.T, out=out)
+        else:
+            torch.addmm(self._bias, x, self._weight.T, out=out)
+
+
+class CodesProjection:
+    """On our own product; weights of several formats lie on top of each other as several."""
+
+    def __init__(self, weights: Sequence[GpuCodes], bias: Tensor | None = None) -> None:
+        """bias: of all outputs, [n_out]."""
+        device = weights[0].data.device
+        biases: Sequence[Tensor | None] = [None] * len(weights)
+        if bias is not None:
+            biases = torch.split(bias, [weight.n_out for weight in weights])
+        self._parts = list(zip(weights, biases, strict=True))
+        self._multiply: Any = resolve("linear_group", device)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that a product reads of the weight."""
-        return self._weight.nbytes
+        return sum(weight.n_bytes for weight, _ in self._parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        made = [self._multiply(x, weight, bias) for weight, bias in self._parts]
+        return made[0] if len(made) == 1 else torch.cat(made, 1)
+
+    def into(self, out: Tensor, x: Tensor) -> None:
+        out.copy_(self(x))
 
 
 def make_projection(
@@ -49,8 +94,14 @@ def make_projection(
     quant: GpuQuant,
 ) -> Projection:
     """The named weights on top of each other."""
-    parts = [source.get(name).to(device, dtype) for name in names]
-    return Projection(parts[0] if len(parts) == 1 else torch.cat(parts), bias)
+    if quant == "dense":
+        parts = [source.get(name).to(device, dtype) for name in names]
+        return DenseProjection(parts[0] if len(parts) == 1 else torch.cat(parts), bias)
+    bits = 4 if quant == "w4" and names[0] not in ("head", "embed") else 8
+    codes = [source.codes(name, bits) for name in names]
+    same = groupby(codes, lambda part: (part.bits, part.shift is None))
+    packed = [_pack(_stack(list(group)), device, names[0]) for _, group in same]
+    return CodesProjection(packed, bias)
 
 
 def random_projection(
@@ -62,5 +113,34 @@ def random_projection(
     quant: GpuQuant,
 ) -> Projection:
     """Seeded weights that keep the size of what goes through them."""
-    weight = torch.empty(n_out, n_in, dtype=dtype, device=generator.device)
-    return Projection(weight.normal_(0.0, 1.0 / math.sqrt(n_in), generator=generator), bias)
+    device, size = generator.device, 1.0 / math.sqrt(n_in)
+    if quant == "dense":
+        weight = torch.empty(n_out, n_in, dtype=dtype, device=device)
+        return DenseProjection(weight.normal_(0.0, size, generator=generator), bias)
+    bits = 4 if quant == "w4" else 8
+    made = torch.randint(
+        2**bits, (n_out, n_in), dtype=torch.uint8, device=device, generator=generator
+    )
+    scale = torch.full((n_out, n_in // GROUP), size * math.sqrt(12) / 2**bits, device=device)
+    return CodesProjection([_pack(Codes(bits, made, scale.half(), None), device, "")], bias)
+
+
+def _pack(codes: Codes, device: torch.device, name: str) -> GpuCodes:
+    try:
+        return pack(codes, device)
+    except ValueError as reason:
+        raise ModelError(f"weight {name} can't be kept as codes: {reason}; take bf16") from None
+
+
+def _stack(parts: Sequence[Codes]) -> Codes:
+    """Parts of one format on top of each other."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    shifts = [part.shift for part in parts if part.shift is not None]
+    return Codes(
+        first.bits,
+        torch.cat([part.codes for part in parts]),
+        torch.cat([part.scale for part in parts]),
+        torch.cat(shifts) if shifts else None,
+    )

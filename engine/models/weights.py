@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.models.config import ModelConfig, from_gguf, from_hf
-from engine.models.gguf_codes import KINDS
+from engine.models.gguf_codes import DENSE, KINDS
 from engine.models.gguf_file import GgufFile
 from kernels.linear_group.spec import Codes, quantise
 
@@ -53,8 +53,11 @@ class WeightSource(Protocol):
     def get(self, name: str) -> Tensor:
         """The weight as fp32 in its own memory. ModelError if absent or of the wrong shape."""
 
-    def codes(self, name: str) -> Codes:
-        """The weight in groups of 32 inputs: as the file has it, or rounded to 8 bits."""
+    def codes(self, name: str, bits: int = 8) -> Codes:
+        """The weight in groups of 32 inputs: as the file has it, or rounded to 8 bits.
+
+        bits: 4 or 8, to round to where the file has half precision or more.
+        """
 
     def rope_factors(self) -> Tensor | None:
         """fp32 [head_dim / 2] that divide the rotary frequencies, if the file has them."""
@@ -102,12 +105,12 @@ class GgufWeights:
         # Converters write Llama's q and k interleaved already, and Qwen's half-split.
         return weight if self.config.architecture == "llama" else _rotary(name, weight, self.config)
 
-    def codes(self, name: str) -> Codes:
+    def codes(self, name: str, bits: int = 8) -> Codes:
         part = name.rpartition(".")[2]
         shape = weight_shape(part, self.config)
         info = self.file.tensors.get(self._name(name))
         if info is None or info.kind not in KINDS or info.shape != shape:
-            return quantise(self.get(name))
+            return quantise(self.get(name), bits if info and info.kind in DENSE else 8)
         codes = self.file.codes(info)
         for values in (codes.scale, codes.shift):
             if values is not None and not bool(torch.isfinite(values).all()):
@@ -156,8 +159,8 @@ class SafetensorsWeights:
         weight = self._where[key].get_tensor(key).to(torch.float32, copy=True)
         return _rotary(name, _checked(name, weight, self.config), self.config)
 
-    def codes(self, name: str) -> Codes:
-        return quantise(self.get(name))
+    def codes(self, name: str, bits: int = 8) -> Codes:
+        return quantise(self.get(name), bits)
 
     def rope_factors(self) -> Tensor | None:
         return None
