@@ -1,0 +1,49 @@
+"""One tile of positions folded into a running softmax (arXiv 2205.14135), keys found by a table.
+
+Device function of `paged_attention_decode` and `paged_attention_prefill`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def fold(
+    mixed, top, total, query, keys, to_values, table, first, low, high, until,
+    block_stride, slot_stride, scale,
+    D: tl.constexpr, D_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+    WINDOW: tl.constexpr,
+):  # fmt: skip
+    """Positions [first, first + TILE), of which only [low, high) are read, into M queries.
+
+    mixed fp32 [M, D_PAD], top fp32 [M] (the largest score so far, to base 2), total fp32 [M];
+    query [M, D_PAD] in the cache's type, zero beyond D; keys: pointer to this key head in block 0,
+    values to_values further; table: pointer to the request's block table; until int32 [M]: query i
+    sees the positions below until[i], of these the last WINDOW unless that is 0; scale: softmax
+    scale times log2(e).
+    What is not read may hold anything, NaN too. Returns the new mixed, top, total.
+    """
+    at = first + tl.arange(0, TILE)
+    column = tl.arange(0, D_PAD)
+    inside = at < high
+    if WINDOW:
+        inside &= at >= low
+    block = tl.load(table + at // BLOCK_SIZE, inside, other=0).to(tl.int64)
+    row = block * block_stride + (at % BLOCK_SIZE) * slot_stride
+    place = keys + row[:, None] + column[None, :]
+    present = inside[:, None] & (column < D)[None, :]
+    key = tl.load(place, present, other=0.0)
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    visible = at[None, :] < until[:, None]
+    if WINDOW:
+        visible &= at[None, :] >= until[:, None] - WINDOW
+    scores = tl.where(visible, scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, 1))
+    base = tl.where(higher == float("-inf"), 0.0, higher)  # a query that has seen nothing yet
+    weights = tl.exp2(scores - base[:, None])
+    shrink = tl.exp2(top - base)
+    value = tl.load(place + to_values, present, other=0.0)
+    mixed = tl.dot(weights.to(value.dtype), value, mixed * shrink[:, None], input_precision="ieee")
+    return mixed, higher, total * shrink + tl.sum(weights, 1)

@@ -1,0 +1,218 @@
+"""Decode attention over a paged cache in Triton, positions of a request split over programs.
+
+One program takes a request, a key head with all query heads that read it, and a share of the
+positions; a second kernel joins the shares (flash decoding). The grid depends on shapes only, so a
+call can be recorded in a CUDA graph and replayed with other tables and lengths.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels import tuning
+from kernels.call import KernelCall
+from kernels.paged_attention.tile import fold
+from kernels.paged_attention_decode.spec import check
+
+MAX_SPLITS = 64
+_OP = "paged_attention_decode"
+
+
+def paged_attention_decode(
+    q: Tensor,
+    cache: Tensor,
+    tables: Tensor,
+    seen: Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+    out: Tensor | None = None,
+    workspace: Tensor | None = None,
+) -> Tensor:
+    """-> [b, heads, d] of q's dtype, in `out` if given. See spec.py.
+
+    workspace: `decode_workspace` for at least this many rows; None allocates one.
+    """
+    check(q, cache, tables, seen)
+    if out is None:
+        out = torch.empty_like(q)
+    if workspace is None:
+        workspace = decode_workspace(q, cache, tables, window)
+    for call in calls(q, cache, tables, seen, out, workspace, scale=scale, window=window):
+        call.run()
+    return out
+
+
+def decode_workspace(q: Tensor, cache: Tensor, tables: Tensor, window: int = 0) -> Tensor:
+    """Room for the shares of any call with up to q's rows on this cache: fp32, uninitialised."""
+    b, heads, d = q.shape
+    most = max((n * _splits(n, cache, tables, window) for n in range(1, b + 1)), default=0)
+    return torch.empty(most * heads * (d + 1), dtype=torch.float32, device=q.device)
+
+
+def calls(
+    q: Tensor,
+    cache: Tensor,
+    tables: Tensor,
+    seen: Tensor,
+    out: Tensor,
+    workspace: Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+) -> tuple[KernelCall, ...]:
+    """The launches of one call, in order. ValueError if the workspace is too small."""
+    (b, heads, d), kv_heads = q.shape, cache.shape[2]
+    tiles = _tiles(cache)
+    splits = _splits(b, cache, tables, window)
+    n_shares = b * heads * splits
+    if splits > 1 and workspace.numel() < n_shares * (d + 1):
+        raise ValueError(f"the workspace holds {workspace.numel()}, {n_shares * (d + 1)} needed")
+    group = heads // kv_heads
+    common: dict[str, object] = {
+        "seen": seen,
+        "out": out,
+        "mixes": workspace,
+        "sums": workspace[n_shares * d :],
+        "out_row": out.stride(0),
+        "out_head": out.stride(1),
+        "D": d,
+        "D_PAD": triton.next_power_of_2(d),
+        "WINDOW": window,
+        "SPLITS": splits,
+        "TILE": tiles["TILE"],
+        "MIN_TILES": tiles["MIN_TILES"],
+    }
+    options = {name: tiles[name] for name in ("num_warps", "num_stages")}
+    attend = KernelCall(
+        _attend,
+        (b, kv_heads, splits),
+        {
+            **common,
+            "q": q,
+            "cache": cache,
+            "tables": tables,
+            "scale": scale * math.log2(math.e),
+            "q_row": q.stride(0),
+            "q_head": q.stride(1),
+            "side_stride": cache.stride(0),
+            "block_stride": cache.stride(1),
+            "head_stride": cache.stride(2),
+            "slot_stride": cache.stride(3),
+            "table_row": tables.stride(0),
+            "GROUP": group,
+            "M": max(16, triton.next_power_of_2(group)),  # a tensor core's rows
+            "BLOCK_SIZE": cache.shape[3],
+        },
+        options,
+    )
+    if splits == 1:
+        return (attend,)
+    joined = {**common, "SPLITS_PAD": triton.next_power_of_2(splits)}
+    return attend, KernelCall(_join, (b, heads), joined, {"num_warps": 4, "num_stages": 1})
+
+
+def _tiles(cache: Tensor) -> tuning.Launch:
+    """TILE: positions at a time. WAVES: programs per multiprocessor to aim at. MIN_TILES: a share's
+    least tiles, so that joining stays small beside reading."""
+    d, wide = cache.shape[4], cache.element_size() > 2
+    default = {"TILE": 32 if wide else 64, "WAVES": 4, "MIN_TILES": 4}
+    default |= {"num_warps": 4, "num_stages": 2}
+    return tuning.launch(_OP, f"d{d}x{8 * cache.element_size()}", cache.device, default)
+
+
+def _splits(b: int, cache: Tensor, tables: Tensor, window: int) -> int:
+    """Shares per request: enough programs for the device, each with work if contexts are long."""
+    tiles = _tiles(cache)
+    positions = tables.shape[1] * cache.shape[3]
+    if window:
+        positions = min(positions, window + tiles["TILE"])
+    most = triton.cdiv(positions, tiles["TILE"] * tiles["MIN_TILES"])
+    wanted = triton.cdiv(
+        tiles["WAVES"] * _multiprocessors(cache.device), max(b, 1) * cache.shape[2]
+    )
+    return max(1, min(int(most), int(wanted), MAX_SPLITS))
+
+
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1  # the interpreter
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@triton.jit
+def _shares(
+    n_seen, WINDOW: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr, MIN_TILES: tl.constexpr
+):
+    """-> first position seen, first position of its tile, tiles, tiles of one share."""
+    low = tl.maximum(n_seen - WINDOW, 0) if WINDOW else n_seen * 0
+    start = low // TILE * TILE
+    tiles = tl.cdiv(n_seen - start, TILE)
+    return low, start, tiles, tl.maximum(tl.cdiv(tiles, SPLITS), MIN_TILES)
+
+
+@triton.jit
+def _attend(
+    q, cache, tables, seen, out, mixes, sums, scale, q_row, q_head, out_row, out_head,
+    side_stride, block_stride, head_stride, slot_stride, table_row,
+    GROUP: tl.constexpr, M: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+):  # fmt: skip
+    row, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    n_seen = tl.load(seen + row)
+    low, start, tiles, share = _shares(n_seen, WINDOW, SPLITS, TILE, MIN_TILES)
+    if SPLITS > 1 and split * share >= tiles:
+        return
+    m, column = tl.arange(0, M), tl.arange(0, D_PAD)
+    mine = head * GROUP + m
+    kept = (m < GROUP)[:, None] & (column < D)[None, :]
+    place = q + row * q_row + mine[:, None] * q_head + column[None, :]
+    query = tl.load(place, kept, other=0.0)
+    until = tl.zeros([M], tl.int32) + n_seen
+    mixed = tl.zeros([M, D_PAD], tl.float32)
+    top = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    keys = cache + head.to(tl.int64) * head_stride
+    first = start + split * share * TILE
+    for at in range(first, tl.minimum(first + share * TILE, n_seen), TILE):
+        mixed, top, total = fold(
+            mixed, top, total, query, keys, side_stride, tables + row * table_row, at, low, n_seen,
+            until, block_stride, slot_stride, scale, D, D_PAD, BLOCK_SIZE, TILE, WINDOW,
+        )  # fmt: skip
+    mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+    if SPLITS == 1:
+        place = out + row * out_row + mine[:, None] * out_head + column[None, :]
+        tl.store(place, mixed.to(out.dtype.element_ty), kept)
+    else:
+        which = (row * tl.num_programs(1) * GROUP + mine) * SPLITS + split
+        tl.store(mixes + which[:, None] * D + column[None, :], mixed, kept)
+        tl.store(sums + which, top + tl.log2(total), m < GROUP)
+
+
+@triton.jit
+def _join(
+    seen, out, mixes, sums, out_row, out_head,
+    D: tl.constexpr, D_PAD: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr,
+    SPLITS_PAD: tl.constexpr, TILE: tl.constexpr, MIN_TILES: tl.constexpr,
+):  # fmt: skip
+    """Shares weighted by the sums of their exponentials (given as logarithms to base 2)."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    _low, _start, tiles, share = _shares(tl.load(seen + row), WINDOW, SPLITS, TILE, MIN_TILES)
+    split, column = tl.arange(0, SPLITS_PAD), tl.arange(0, D_PAD)
+    used = split * share < tiles
+    which = (row * tl.num_programs(1) + head) * SPLITS + split
+    share_sum = tl.load(sums + which, used, other=float("-inf"))
+    top = tl.max(share_sum, 0)
+    weight = tl.exp2(share_sum - tl.where(tiles == 0, 0.0, top))
+    kept = used[:, None] & (column < D)[None, :]
+    mixed = tl.load(mixes + which[:, None] * D + column[None, :], kept, other=0.0)
+    total = tl.sum(weight, 0)
+    mixed = tl.sum(mixed * weight[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+    place = out + row * out_row + head * out_head + column
+    tl.store(place, mixed.to(out.dtype.element_ty), column < D)

@@ -1,0 +1,111 @@
+"""Ragged batches over a paged cache whose every unread number is NaN, and how errors are judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows (queries, positions seen) in shuffled blocks. The last block is the dummy: all NaN."""
+
+    q: Tensor
+    cache: Tensor
+    tables: Tensor
+    starts: Tensor
+    seen: Tensor
+    scale: float
+
+    def wide(self) -> Batch:
+        """The same numbers in fp64."""
+        return Batch(
+            self.q.double(), self.cache.double(), self.tables, self.starts, self.seen, self.scale
+        )
+
+
+def batch(
+    rows: Sequence[tuple[int, int]],
+    *,
+    heads: int,
+    kv_heads: int,
+    d: int,
+    block: int = 16,
+    dtype: torch.dtype = torch.float32,
+    window: int = 0,
+    strided: bool = True,
+) -> Batch:
+    """rows: (n queries, positions seen). window: positions that no query sees are NaN as well.
+
+    strided: queries are part of a wider projection, the cache one layer among others whose heads
+    and slots are swapped in memory.
+    """
+    generator = torch.Generator().manual_seed(7)
+    counts = [-(-seen // block) for _, seen in rows]
+    n_blocks = sum(counts) + 1
+    shape = (n_blocks, kv_heads, block, d)
+    if strided:
+        big = torch.full((2, 3, n_blocks, block, kv_heads, d), math.nan, dtype=dtype)
+        cache = big[:, 1].transpose(2, 3)
+    else:
+        cache = torch.full((2, *shape), math.nan, dtype=dtype)
+    order = torch.randperm(n_blocks - 1, generator=generator).int()
+    tables = torch.full((len(rows), max(counts, default=0) + 2), n_blocks - 1, dtype=torch.int32)
+    first = 0
+    for row, ((n, seen), count) in enumerate(zip(rows, counts, strict=True)):
+        tables[row, :count] = order[first : first + count]
+        first += count
+        low = max(seen - n + 1 - window, 0) if window else 0
+        for at in range(low, seen):
+            here = cache[:, int(tables[row, at // block]), :, at % block]
+            here.copy_(torch.randn(here.shape, generator=generator))
+    lengths = [n for n, _ in rows]
+    total = sum(lengths)
+    q = torch.randn(total, heads + 2, d, generator=generator).to(dtype)
+    return Batch(
+        q=q[:, 1:-1] if strided else q[:, 1:-1].contiguous(),
+        cache=cache,
+        tables=tables,
+        starts=torch.tensor([0, *lengths]).cumsum(0).int(),
+        seen=torch.tensor([seen for _, seen in rows], dtype=torch.int32),
+        scale=1 / math.sqrt(d),
+    )
+
+
+def distant(*, heads: int, kv_heads: int, d: int) -> tuple[Batch, Batch]:
+    """25 positions in a small cache, and the same in one whose block 2 starts at element 2^31 + 32.
+
+    Of that one's 4 GB only the pages of the three blocks are ever touched.
+    """
+    block, stride = 16, 2**30 + 16
+    size = kv_heads * block * d
+    storage = torch.empty(2 * stride + 2 * size, dtype=torch.float16)
+    cache = storage.as_strided((2, 3, kv_heads, block, d), (size, stride, block * d, d, 1))
+    generator = torch.Generator().manual_seed(1)
+    cache.copy_(torch.randn(cache.shape, generator=generator))
+    tables = torch.tensor([[2, 1]], dtype=torch.int32)
+    far = Batch(
+        q=torch.randn(1, heads, d, generator=generator).half(),
+        cache=cache,
+        tables=tables,
+        starts=torch.tensor([0, 1], dtype=torch.int32),
+        seen=torch.tensor([25], dtype=torch.int32),
+        scale=1 / math.sqrt(d),
+    )
+    near = cache.clone(memory_format=torch.contiguous_format)
+    return Batch(far.q, near, tables, far.starts, far.seen, far.scale), far
+
+
+def assert_as_good(
+    got: Tensor, want: Callable[[Batch], Tensor], given: Batch, factor: float
+) -> None:
+    """No error above `factor` times the reference's in the same precision, both against fp64."""
+    truth = want(given.wide())
+    own = (want(given).double() - truth).abs().max()
+    error = (got.double() - truth).abs().max()
+    assert torch.isfinite(got).all()
+    assert error <= factor * own + 1e-7, f"{error:.3g} is off, the reference {own:.3g}"

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kernels.kv_write import reference, triton
+
+pytestmark = pytest.mark.interp
+
+
+@pytest.mark.parametrize(
+    ("n", "kv_heads", "d", "block", "dtype"),
+    [
+        (1, 1, 64, 16, torch.float16),
+        (19, 2, 80, 32, torch.float32),
+        (8, 1, 128, 16, torch.bfloat16),
+        (3, 3, 33, 16, torch.float32),
+        (0, 1, 64, 16, torch.float32),
+    ],
+)
+def test_matches_the_reference(
+    n: int, kv_heads: int, d: int, block: int, dtype: torch.dtype
+) -> None:
+    """k and v lie in one projection, the cache is a layer among others; some slots are skipped."""
+    generator = torch.Generator().manual_seed(5)
+    projection = torch.randn(n, 3 * kv_heads, d, generator=generator).to(dtype)
+    k, v = projection[:, kv_heads : 2 * kv_heads], projection[:, 2 * kv_heads :]
+    slots = torch.randperm(4 * block, generator=generator)[:n]
+    slots[2::3] = -1
+    layers = torch.full((2, 2, 4, kv_heads, block, d), math.nan, dtype=dtype)
+    want = layers.clone()
+    reference.kv_write(k, v, want[1], slots)
+    triton.kv_write(k, v, layers[1], slots)
+    assert torch.equal(layers.nan_to_num(-9.0), want.nan_to_num(-9.0))
+    stored = int((slots >= 0).sum())
+    assert int(torch.isfinite(layers).sum()) == stored * 2 * kv_heads * d
+
+
+def test_rounds_to_the_cache() -> None:
+    k, v = torch.randn(2, 1, 64), torch.randn(2, 1, 64)
+    cache = torch.zeros(2, 1, 1, 16, 64, dtype=torch.float16)
+    triton.kv_write(k, v, cache, torch.tensor([3, 0]))
+    assert torch.equal(cache[0, 0, 0, 3], k[0, 0].half())
+    assert torch.equal(cache[1, 0, 0, 0], v[1, 0].half())
+
+
+def test_slots_beyond_2_to_the_31_elements() -> None:
+    """Block 3 starts at 3 GiB: of the cache only a page is touched."""
+    stride = 2**30
+    storage = torch.empty(3 * stride + 16 * 128, dtype=torch.int8)
+    cache = storage.as_strided((2, 4, 1, 16, 64), (64, stride, 64, 128, 1))
+    k, v = torch.ones(1, 1, 64, dtype=torch.int8), torch.full((1, 1, 64), 2, dtype=torch.int8)
+    triton.kv_write(k, v, cache, torch.tensor([48]))
+    assert torch.equal(cache[:, 3, 0, 0].sum(-1), torch.tensor([64, 128]))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    k, cache, slots = torch.zeros(2, 1, 64), torch.zeros(2, 1, 1, 16, 64), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="don't fit"):
+        triton.kv_write(k, k[:, :, :32], cache, slots)
+    with pytest.raises(ValueError, match="slots for 2 tokens"):
+        triton.kv_write(k, k, cache, slots[:1])
+    with pytest.raises(ValueError, match="dense"):
+        triton.kv_write(torch.zeros(2, 1, 128)[..., ::2], k, cache, slots)
