@@ -73,7 +73,7 @@ class Conversation:
         return sum(len(m.ids) for m in self.messages)
 
     def set_instructions(self, text: str) -> None:
-        """Replace the system message; the whole prefix is recomputed on the next turn."""
+        """Replace the system message; everything behind it has to be computed anew."""
         self.messages[0] = Message(Role.SYSTEM, text, tuple(self._chat.system(text)))
 
     def prefix(self) -> Prompt:

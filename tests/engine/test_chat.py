@@ -57,6 +57,16 @@ def test_segments_join_to_the_whole_dialogue(template: str, pre: str) -> None:
     assert form.assistant_close()[0] in tokenizer.ends
 
 
+@pytest.mark.parametrize("template", [CHATML, LLAMA3, DEFAULT_SYSTEM])
+@pytest.mark.parametrize("pre", ["smollm", "qwen2", "llama-bpe"])
+def test_an_open_message_is_the_beginning_of_what_it_becomes(template: str, pre: str) -> None:
+    _, form = chat(template, pre)
+    for said in ("", "hello", "hello there", "It's 5 o'clock,"):
+        sure = form.user_open(said)[:-1]  # its last token may become another
+        for more in ("", " and more", " 42"):
+            assert form.user(said + more)[: len(sure)] == sure
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.text(max_size=40))
 def test_any_content_joins_and_injects_nothing(content: str) -> None:

@@ -51,6 +51,16 @@ def test_early_prompt_equals_the_prompt_after_commit() -> None:
     assert c.prompt() == early
 
 
+def test_the_opening_is_the_beginning_of_the_prompt_with_more_words() -> None:
+    c = conversation()
+    c.add_user("hello")
+    c.add_assistant([ord(x) for x in "hi"], "hi", 2)
+    for words in ("", "tell me"):
+        opening = c.opening(words)
+        assert c.prompt("tell me more").ids[: len(opening)] == opening
+    assert FakeTokenizer().decode(c.opening("tell me")).endswith("hitell me")
+
+
 def test_nothing_heard_is_no_message() -> None:
     c = conversation()
     c.add_user("hello")

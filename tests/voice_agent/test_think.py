@@ -10,7 +10,10 @@ import pytest
 from engine.errors import InternalError
 from engine.generation import Delta
 from engine.request import FinishReason
-from voice_agent.think import EngineThinking, Source, Thought
+from tests.support.engine_scene import scripted
+from tests.support.fakes import say, silence
+from voice_agent.events import CallFault, TurnTraced
+from voice_agent.think import Ahead, EngineThinker, EngineThinking, Source, Thought
 
 pytestmark = pytest.mark.unit
 
@@ -58,3 +61,32 @@ async def test_a_reader_that_leaves_ends_the_request() -> None:
     await anext(thoughts)
     await thoughts.aclose()
     assert generation.closed
+
+
+def test_what_is_too_long_to_compute_ahead_is_told_by_the_reply_only() -> None:
+    scene = scripted("Fine.")
+    scene.engine.max_model_len = 60
+    scene.play(silence(300), say("what is the time please tell me more and weather today now"))
+    assert {f.code for f in scene.of(CallFault)} == {"VA330"}
+    assert "takes at most 59" in scene.of(CallFault)[0].message
+    (trace,) = [e.trace for e in scene.of(TurnTraced)]
+    assert trace.early_tokens < len(trace.transcript)
+    assert not scene.engine._scheduler.requests
+
+
+async def test_a_call_is_forgotten_once_and_unknown_ones_are_fine() -> None:
+    made: list[str] = []
+    closed: list[str] = []
+
+    def session(*, tenant: str, call: str) -> Any:
+        made.append(f"{tenant}/{call}")
+        return SimpleNamespace(follow=lambda ids: (len(ids), 0), close=lambda: closed.append(call))
+
+    engine: Any = SimpleNamespace(session=session)
+    thinker = EngineThinker(engine)
+    for ids in ([1], [1, 2]):
+        assert thinker.expect(ids, call="c", tenant="t") == Ahead(len(ids), 0)
+    thinker.forget("other")
+    thinker.forget("c")
+    thinker.forget("c")
+    assert (made, closed) == (["t/c"], ["c"])
