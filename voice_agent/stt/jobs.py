@@ -19,9 +19,12 @@ class SupersededError(Exception):
     one."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job(Generic[T]):
-    """One request. `drop` is called, outside the lock, if it leaves the queue unserved."""
+    """One request, equal to itself only: payloads hold arrays.
+
+    `drop` is called, outside the lock, if it leaves the queue unserved.
+    """
 
     payload: T
     final: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 
 from voice_agent.errors import CapacityError
@@ -53,6 +54,17 @@ def test_a_newer_request_replaces_a_queued_partial_of_its_utterance() -> None:
     assert [name for name, _ in dropped] == ["old"]
     assert isinstance(dropped[0][1], SupersededError)
     assert drain(queue) == ["final", "other", "after"]
+
+
+def test_jobs_that_hold_arrays_are_told_apart_by_identity() -> None:
+    queue: JobQueue[np.ndarray] = JobQueue(8)
+    old, other, new = (
+        Job(np.zeros(n, np.float32), False, 0.0, key, lambda error: None)
+        for n, key in ((3, "u"), (5, "v"), (4, "u"))
+    )
+    for job in (old, other, new):
+        queue.put(job)
+    assert (old.cancelled, other.cancelled, new.cancelled) == (True, False, False)
 
 
 def test_full_refuses_partials_and_makes_room_for_finals() -> None:
