@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import CapacityError, InternalError
+from engine.free_blocks import FreeBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class BlockPool:
         self._refs = [0] * n_blocks
         self._left = [0] * n_blocks  # steps launched when the last handle let go of a cached block
         self._in_cache = bytearray(n_blocks)
-        self._free: deque[int] = deque(range(n_blocks))
+        self._free = FreeBlocks(n_blocks)
         self._fenced: deque[tuple[int, int]] = deque()  # (step that must retire first, block)
         self._launched = 0
         self._retired = 0
@@ -76,13 +77,18 @@ class BlockPool:
 
     # handles
 
-    def allocate(self, n: int) -> list[int]:
-        """Take `n` free blocks, each with one reference. Raises `CapacityError`, taking none."""
+    def allocate(self, n: int, after: int | None = None) -> list[int]:
+        """Take `n` free blocks, each with one reference. Raises `CapacityError`, taking none.
+
+        after: the block that they follow in a table, so that they can lie next to it.
+        """
         if n > len(self._free):
             raise CapacityError(f"{n} blocks wanted, {len(self._free)} free")
-        taken = [self._free.popleft() for _ in range(n)]
-        for block in taken:
-            self._refs[block] = 1
+        taken = []
+        for _ in range(n):
+            after = self._free.take(after)
+            self._refs[after] = 1
+            taken.append(after)
         self._n_held += n
         return taken
 
@@ -145,14 +151,14 @@ class BlockPool:
             raise InternalError(f"step {step} retired out of order")
         self._retired = step
         while self._fenced and self._fenced[0][0] <= step:
-            self._free.append(self._fenced.popleft()[1])
+            self._free.add(self._fenced.popleft()[1])
 
     def _return(self, block: int, last: int) -> None:
         """Nobody's any more; `last` is the latest step that may touch it."""
         if last > self._retired:
             self._fenced.append((self._launched, block))
         else:
-            self._free.append(block)
+            self._free.add(block)
 
     # integrity
 

@@ -48,7 +48,7 @@ class KvCache:
         self.pins = Pins(self.pool, max_pinned)
         self.prefix = _prefix_cache(prefix_cache, self.pins, block_size)
         self._copies: list[Copy] = []
-        self._copying: list[Copy] = []  # their step is launched, and not read
+        self._copying: list[Copy] = []  # launched and not read
 
     def blocks_for(self, n_tokens: int) -> int:
         return -(-n_tokens // self.block_size)
@@ -82,18 +82,26 @@ class KvCache:
     def take_copies(self) -> tuple[Copy, ...]:
         """The copies the next step must start with, in order; call `copied` when they are done."""
         copies, self._copies = tuple(self._copies), []
-        self._copying += copies
         return copies
 
     def copied(self, copies: Sequence[Copy]) -> None:
+        self.pool.release([copy.src for copy in copies])
+
+    def launched(self, copies: Sequence[Copy]) -> None:
+        """The step that makes them is launched: from now on its fence protects their sources."""
+        if copies:
+            self._copying += copies
+            self.copied(copies)
+
+    def landed(self, copies: Sequence[Copy]) -> None:
+        """The step that made them has been read: the rows are there."""
         if copies:
             self._copying = [copy for copy in self._copying if copy not in copies]
-            self.pool.release([copy.src for copy in copies])
 
     def _cancel_copies(self, blocks: Sequence[int]) -> bool:
         """Blocks that are given back before their copy was made must not be written to.
 
-        Whether there were any, those whose step is in flight included: these go on.
+        Whether there were any; those of a step in flight are made, but count as well.
         """
         if not self._copies and not self._copying:
             return False
@@ -117,7 +125,7 @@ class KvCache:
             self.prefix.evict(short)
             if self.pool.n_free < n:  # what is fenced comes later
                 return False
-        table.blocks.extend(self.pool.allocate(n))
+        table.blocks.extend(self.pool.allocate(n, table.blocks[-1] if table.blocks else None))
         table.capacity = len(table.blocks) * self.block_size
         return True
 
@@ -219,7 +227,7 @@ class KvCache:
             shared.add(table.blocks[: table.n_shared])
             if table.capacity != len(table.blocks) * self.block_size:
                 raise InternalError(f"{len(table.blocks)} blocks hold {table.capacity} tokens")
-        refs.add([copy.src for copy in (*self._copies, *self._copying)])
+        refs.add([copy.src for copy in self._copies])
         for block in range(self.pool.n_total):
             if self.pool.refs(block) != refs.count(block):
                 raise InternalError(

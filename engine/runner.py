@@ -46,7 +46,7 @@ class ModelRunner(StepRunner, Protocol):
 class Runner(AtOnce):
     """Owns the weights and the KV storage. Used by one thread at a time.
 
-    Storage: fp32 [layers, 2, n_blocks, kv_heads, block_size, head_dim].
+    Storage: [layers, 2, n_blocks, kv_heads, block_size, head_dim] of the model's kv_dtype.
     """
 
     def __init__(self, model: Model, n_blocks: int, block_size: int = 16) -> None:
@@ -62,7 +62,7 @@ class Runner(AtOnce):
         self.vocab_size = c.vocab_size
         shape = (c.layers, 2, n_blocks, c.kv_heads, block_size, c.head_dim)
         # NumPy asks for huge pages before the first touch, PyTorch does not.
-        self._cache = torch.from_numpy(np.zeros(shape, np.float32))
+        self._cache = torch.from_numpy(np.zeros(shape, model.kv_dtype))
         self._forward = model.over(self._cache)
 
     @classmethod
@@ -136,7 +136,7 @@ def _samples(row: Row) -> Iterator[SampleRow]:
 def block_bytes(model: Model, block_size: int) -> int:
     """Bytes that one block of the cache takes over all layers."""
     c = model.config
-    return 4 * 2 * c.layers * c.kv_heads * c.head_dim * block_size
+    return model.kv_dtype.itemsize * 2 * c.layers * c.kv_heads * c.head_dim * block_size
 
 
 def _check_block_size(block_size: int) -> None:

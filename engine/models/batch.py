@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,5 +66,10 @@ class Model(Protocol):
     @property
     def max_len(self) -> int: ...
 
+    @property
+    def kv_dtype(self) -> np.dtype[Any]:
+        """Of the cache's numbers."""
+
     def over(self, cache: Tensor) -> Forward:
-        """cache fp32 [layers, 2, n_blocks, kv_heads, block_size, head_dim], not reallocated."""
+        """cache [layers, 2, n_blocks, kv_heads, block_size, head_dim] of kv_dtype, contiguous and
+        zero, not reallocated; a model may keep what it holds in another order."""

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,6 +55,8 @@ class TorchForward:
 @dataclass(frozen=True, slots=True)
 class Llama:
     """Weights ready to run. embed fp16 or fp32 [vocab, hidden]; turns complex64 [n, 1, d/2]."""
+
+    kv_dtype = np.dtype(np.float32)
 
     config: ModelConfig
     embed: Tensor

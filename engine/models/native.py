@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,8 +40,10 @@ class NativeForward:
     def __init__(self, model: NativeLlama, cache: Tensor) -> None:
         self._embed = model.embed
         layers, _, n_blocks, kv_heads, block_size, d = cache.shape
-        self._keys = cache.view(layers, 2, n_blocks, kv_heads, d, block_size)[:, 0]
-        self._values = cache[:, 1]
+        cache = cache.view(layers, n_blocks, kv_heads, 2, block_size * d)
+        keys, values = cache.unbind(3)
+        self._keys = keys.view(layers, n_blocks, kv_heads, d, block_size)
+        self._values = values.view(layers, n_blocks, kv_heads, block_size, d)
         self._decoder = Decoder(model.weights, cache, model.threads)
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -56,7 +59,9 @@ class NativeForward:
 
 @dataclass(frozen=True, slots=True)
 class NativeLlama:
-    """Packed weights; embed: codes [vocab, hidden]."""
+    """Packed weights; embed: codes [vocab, hidden]. Its cache is fp16, in an order of its own."""
+
+    kv_dtype = np.dtype(np.float16)
 
     config: ModelConfig
     embed: Codes
@@ -121,6 +126,7 @@ def _load(
         intermediate=c.intermediate,
         norm_eps=c.norm_eps,
         scale=1.0 / math.sqrt(c.head_dim),
+        window=0,
         library=arena.library,
     )
     return NativeLlama(c, embed, weights, threads)

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <cstdlib>
 #include <new>
+#include <utility>
 #include <vector>
 #include "../linear_group/cpu.h"
 #include "../native/pool.h"
@@ -35,8 +36,9 @@ struct Model {
   const float* turns;  // [positions, d / 2, 2]
   const float* norm;
   Weight head;
-  float* cache;  // per layer: see paged_attention/cpu.h
+  uint16_t* cache;  // fp16, per layer: see paged_attention/cpu.h
   int32_t n_blocks, block_size;
+  int32_t window;  // positions that a query sees, its own included; 0: all
 };
 
 struct Step {
@@ -69,6 +71,23 @@ class Buffer {
   T* data_ = nullptr;
   int64_t n_ = 0;
 };
+
+// Tiles that a thread takes at once.
+inline int piece_of(int n_tiles) { return n_tiles < 64 ? 1 : 8; }
+
+template <int STREAMS>
+uint64_t read_words(const uint64_t* p, int64_t n) {
+  constexpr int WORDS = 8;  // a cache line
+  const int64_t each = n / STREAMS;
+  uint64_t seen[STREAMS][WORDS] = {};
+  for (int64_t i = 0; i + WORDS <= each; i += WORDS)
+    for (int s = 0; s < STREAMS; ++s)
+      for (int k = 0; k < WORDS; ++k) seen[s][k] ^= p[s * each + i + k];
+  uint64_t all = 0;
+  for (const auto& stream : seen)
+    for (const uint64_t word : stream) all ^= word;
+  return all;
+}
 
 // Tokens [first, first + n) of one row, next to each other in the step.
 struct Span {
@@ -106,7 +125,7 @@ struct Decoder {
                 int64_t stride) {
     int ends[N], total = 0;
     for (int i = 0; i < N; ++i) ends[i] = total += linear_group::n_tiles(*products[i].w);
-    pool.run(total, total < 64 ? 1 : 8, [&](int first, int last) {
+    pool.run(total, piece_of(total), [&](int first, int last) {
       int begin = 0;
       for (int i = 0; i < N; begin = ends[i++]) {
         const int from = std::max(first, begin), to = std::min(last, ends[i]);
@@ -156,27 +175,33 @@ struct Decoder {
     });
   }
 
+  // One thread takes all key heads of a span, whose keys lie side by side; more threads share them.
   void attend(const Step& s, const paged_attention::Cache& cache, const float* qkv, int64_t width,
               float* out) {
     const Model& m = model;
-    const int share = m.heads / m.kv_heads;
-    pool.run(static_cast<int>(spans.size()) * m.kv_heads, 1, [&](int first, int last) {
-      thread_local Buffer<float> scratch;
+    const int share = m.heads / m.kv_heads, together = pool.alone() ? m.kv_heads : 1;
+    const int parts = m.kv_heads / together;
+    pool.run(static_cast<int>(spans.size()) * parts, 1, [&](int first, int last) {
       thread_local std::vector<paged_attention::Query> queries;
       for (int i = first; i < last; ++i) {
-        const Span span = spans[i / m.kv_heads];
-        const int h = i % m.kv_heads;
+        const Span span = spans[i / parts];
+        const int begin = i % parts * together;
         queries.clear();
-        for (int t = span.first; t < span.first + span.n; ++t)
-          for (int head = h * share; head < (h + 1) * share; ++head)
-            queries.push_back({qkv + t * width + head * m.d,
-                               out + (int64_t(t) * m.heads + head) * m.d, s.positions[t] + 1});
-        float* scores = scratch.take(int64_t(paged_attention::MOST) *
-                                     paged_attention::padded(queries.back().n_seen));
-        paged_attention::all(cache, s.tables + s.table_at[s.row_of[span.first]], h, queries.data(),
-                             static_cast<int>(queries.size()), m.scale, scores);
+        for (int h = begin; h < begin + together; ++h)
+          for (int t = span.first; t < span.first + span.n; ++t)
+            for (int head = h * share; head < (h + 1) * share; ++head)
+              queries.push_back(query(m, s, t, qkv + t * width + head * m.d,
+                                      out + (int64_t(t) * m.heads + head) * m.d));
+        paged_attention::all(cache, s.tables + s.table_at[s.row_of[span.first]], begin, together,
+                             queries.data(), span.n * share, m.scale);
       }
     });
+  }
+
+  static paged_attention::Query query(const Model& m, const Step& s, int token, const float* q,
+                                      float* out) {
+    const int seen = s.positions[token] + 1;
+    return {q, out, m.window ? std::max(0, seen - m.window) : 0, seen};
   }
 
   void layer(const Step& s, int number) {
@@ -243,8 +268,17 @@ int64_t linear_group_bytes(const Weight* w) {
   return linear_group::n_tiles(*w) * linear_group::tile_bytes(*w);
 }
 
-// y [n, n_out] = x [n, n_in] @ w.T + bias (or null); one thread.
-void linear_group_run(const Weight* w, const float* x, int32_t n, const float* bias, float* y) {
+// Reads n_bytes, a multiple of 256, in four streams or in one: what the memory gives one thread.
+uint64_t native_read(const uint64_t* p, int64_t n_bytes, int32_t streams) {
+  return streams == 4 ? read_words<4>(p, n_bytes / 8) : read_words<1>(p, n_bytes / 8);
+}
+
+Pool* pool_new(int32_t n_threads) { return new (std::nothrow) Pool(n_threads); }
+void pool_free(Pool* pool) { delete pool; }
+
+// y [n, n_out] = x [n, n_in] @ w.T + bias (or null). pool: null for the calling thread alone.
+void linear_group_run(const Weight* w, const float* x, int32_t n, const float* bias, float* y,
+                      Pool* pool) {
   const int groups = linear_group::n_groups(*w);
   thread_local Buffer<int8_t> codes;
   thread_local Buffer<float> scale, totals;
@@ -252,7 +286,12 @@ void linear_group_run(const Weight* w, const float* x, int32_t n, const float* b
   const Rounded r{codes.take(int64_t(n) * w->n_in), scale.take(int64_t(n) * groups),
                   sums.take(int64_t(n) * groups), totals.take(int64_t(n) * groups)};
   for (int i = 0; i < n; ++i) linear_group::round_row(x + int64_t(i) * w->n_in, w->n_in, i, r);
-  linear_group::run(*w, 0, linear_group::n_tiles(*w), r, n, bias, Into::store, y, w->n_out);
+  const int n_tiles = linear_group::n_tiles(*w);
+  auto part = [&](int first, int last) {
+    linear_group::run(*w, first, last, r, n, bias, Into::store, y, w->n_out);
+  };
+  if (pool) pool->run(n_tiles, piece_of(n_tiles), std::move(part));
+  else part(0, n_tiles);
 }
 
 void rms_norm_run(const float* x, const float* weight, int32_t n, int32_t d, float eps, float* y) {
@@ -272,22 +311,21 @@ void paged_attention_write(const paged_attention::Cache* cache, int32_t block, i
   for (int h = 0; h < cache->kv_heads; ++h)
     paged_attention::write(*cache, block, slot, h, keys + h * cache->d, values + h * cache->d);
 }
-// q and out [n, heads, d]: queries at the last n positions of n_seen.
+// q and out [n, heads, d]: queries at the last n positions of n_seen. window: 0 for none.
 void paged_attention_run(const paged_attention::Cache* cache, const int32_t* table, int32_t n_seen,
-                         int32_t n, int32_t heads, const float* q, float scale, float* out) {
-  Buffer<float> scratch;
-  float* scores = scratch.take(int64_t(paged_attention::MOST) * paged_attention::padded(n_seen));
+                         int32_t n, int32_t heads, const float* q, float scale, int32_t window,
+                         float* out) {
+  thread_local std::vector<paged_attention::Query> queries;
   const int share = heads / cache->kv_heads;
-  for (int h = 0; h < cache->kv_heads; ++h) {
-    std::vector<paged_attention::Query> queries;
+  queries.clear();
+  for (int h = 0; h < cache->kv_heads; ++h)
     for (int t = 0; t < n; ++t)
       for (int head = h * share; head < (h + 1) * share; ++head) {
         const int64_t at = (int64_t(t) * heads + head) * cache->d;
-        queries.push_back({q + at, out + at, n_seen - n + 1 + t});
+        const int seen = n_seen - n + 1 + t;
+        queries.push_back({q + at, out + at, window ? std::max(0, seen - window) : 0, seen});
       }
-    paged_attention::all(*cache, table, h, queries.data(), static_cast<int>(queries.size()), scale,
-                         scores);
-  }
+  paged_attention::all(*cache, table, 0, cache->kv_heads, queries.data(), n * share, scale);
 }
 
 Decoder* decoder_new(const Model* model, int32_t n_threads) {

@@ -40,7 +40,8 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """turns fp32 [positions, d]: cosine and sine by turns. scale: of the attention scores."""
+    """turns fp32 [positions, d]: cosine and sine by turns. scale: of the attention scores. window:
+    positions that a token sees, its own included; 0: all."""
 
     layers: tuple[LayerWeights, ...]
     norm: Tensor
@@ -53,6 +54,7 @@ class ModelWeights:
     intermediate: int
     norm_eps: float
     scale: float
+    window: int
     library: ctypes.CDLL
 
 
@@ -71,7 +73,7 @@ class _Model(ctypes.Structure):
         *((n, _I) for n in ("n_layers", "hidden", "heads", "kv_heads", "d", "intermediate")),
         ("eps", ctypes.c_float), ("scale", ctypes.c_float),
         ("turns", _P), ("norm", _P), ("head", Weight), ("cache", _P),
-        ("n_blocks", _I), ("block_size", _I),
+        ("n_blocks", _I), ("block_size", _I), ("window", _I),
     ]  # fmt: skip
 
 
@@ -87,15 +89,15 @@ class Decoder:
     """A model over one cache with its own threads. Used by one thread at a time."""
 
     def __init__(self, weights: ModelWeights, cache: Tensor, threads: int) -> None:
-        """cache fp32 [layers, 2, n_blocks, kv_heads, block_size, d], contiguous; a block of keys
-        lies as [d, block_size] in it. block_size is a multiple of 16. Raises MemoryError."""
+        """cache fp16 [layers, n_blocks, kv_heads, 2, block_size * d], contiguous: keys, which lie
+        as [d, block_size], then values. block_size is a multiple of 16. Raises MemoryError."""
         w = weights
         layers = (_Layer * len(w.layers))(*map(_layer, w.layers))
-        n_blocks, _, block_size = cache.shape[2:5]
+        n_blocks, block_size = cache.shape[1], cache.shape[4] // w.head_dim
         model = _Model(
             layers, len(w.layers), w.hidden, w.heads, w.kv_heads, w.head_dim, w.intermediate,
             w.norm_eps, w.scale, w.turns.data_ptr(), w.norm.data_ptr(), w.head.weight,
-            cache.data_ptr(), n_blocks, block_size,
+            cache.data_ptr(), n_blocks, block_size, w.window,
         )  # fmt: skip
         self._alive = (weights, cache, layers)
         self._library = w.library

@@ -49,7 +49,7 @@ class PackedLinear:
         self._library.linear_group_run(
             ctypes.byref(self.weight), ctypes.c_void_p(x.data_ptr()), x.shape[0],
             ctypes.c_void_p(None if bias is None else bias.data_ptr()),
-            ctypes.c_void_p(y.data_ptr()),
+            ctypes.c_void_p(y.data_ptr()), None,
         )  # fmt: skip
         return y
 

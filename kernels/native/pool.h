@@ -22,6 +22,8 @@ class Pool {
     for (auto& worker : workers_) worker.join();
   }
 
+  bool alone() const { return workers_.empty(); }
+
   // Calls f(first, last) on pieces of [0, n) until all are done.
   template <class Body>
   void run(int n, int piece, Body&& f) {

@@ -10,8 +10,6 @@ namespace simd {
 
 constexpr int LANES = 16;
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
 #define SIMD_NAME "avx512-vnni"
 
@@ -34,6 +32,14 @@ inline F abs(F a) { return _mm512_abs_ps(a); }
 inline F half(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+inline void store_half(uint16_t* p, F x) {  // rounds to nearest, ties to even
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+inline F between(F x, int lo, int hi, float other) {  // lanes outside of [lo, hi) become `other`
+  const __mmask16 inside = static_cast<__mmask16>((0xFFFFu << lo) & (0xFFFFu >> (LANES - hi)));
+  return _mm512_mask_blend_ps(inside, _mm512_set1_ps(other), x);
+}
+inline float highest(F x) { return _mm512_reduce_max_ps(x); }
 inline I iset(int32_t x) { return _mm512_set1_epi32(x); }
 inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 inline I rounded(F x) { return _mm512_cvtps_epi32(x); }
@@ -110,6 +116,26 @@ inline F abs(F x) {
 inline F half(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline void store_half(uint16_t* p, F x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8),
+                   _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+inline __m256 between(__m256 x, __m256i lane, int lo, int hi, float other) {
+  const __m256i inside = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(lo), lane),
+                                             _mm256_cmpgt_epi32(_mm256_set1_epi32(hi), lane));
+  return _mm256_blendv_ps(_mm256_set1_ps(other), x, _mm256_castsi256_ps(inside));
+}
+inline F between(F x, int lo, int hi, float other) {
+  return {between(x.a, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), lo, hi, other),
+          between(x.b, _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15), lo, hi, other)};
+}
+inline float highest(F x) {
+  const __m256 h = _mm256_max_ps(x.a, x.b);
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 inline I iset(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }

@@ -1,6 +1,8 @@
-// Queries against the cached positions of their request. Keys of a block lie as [d, slot], so that
-// sixteen positions are scored at once with no sum across lanes; values as [slot, d]. Positions are
-// taken in order: neither the batch nor the prompt's chunks change a result.
+// Queries against the cached positions of their request, in one pass with a running maximum (online
+// softmax, arXiv 1805.02867). What a query head reads of a block lies together: keys as [d, slot],
+// so that sixteen positions are scored at once with no sum across lanes, then values as [slot, d],
+// both fp16. Positions are taken in order, sixteen at a time: neither the batch nor the prompt's
+// chunks change a result.
 #pragma once
 #include <algorithm>
 #include "../native/simd.h"
@@ -8,131 +10,144 @@
 namespace paged_attention {
 
 struct Cache {
-  float* data;  // one layer: keys [n_blocks, kv_heads, d, block_size], then values [.., block_size, d]
+  uint16_t* data;  // one layer: [n_blocks, kv_heads, keys [d, block_size], values [block_size, d]]
   int32_t n_blocks, kv_heads, block_size, d;  // block_size and d: multiples of 16
 };
 
-inline float* block_of(const Cache& c, int side, int block, int head) {
-  const int64_t at = (static_cast<int64_t>(side) * c.n_blocks + block) * c.kv_heads + head;
-  return c.data + at * c.block_size * c.d;
+inline uint16_t* keys_of(const Cache& c, int block, int head) {
+  return c.data + (static_cast<int64_t>(block) * c.kv_heads + head) * 2 * c.block_size * c.d;
 }
 
 inline void write(const Cache& c, int block, int slot, int head, const float* key,
                   const float* value) {
-  float* keys = block_of(c, 0, block, head) + slot;
-  for (int k = 0; k < c.d; ++k) keys[k * c.block_size] = key[k];
-  std::memcpy(block_of(c, 1, block, head) + slot * c.d, value, c.d * sizeof(float));
+  uint16_t* keys = keys_of(c, block, head);
+  uint16_t* values = keys + c.block_size * c.d + slot * c.d;
+  for (int k = 0; k < c.d; k += simd::LANES) {
+    uint16_t lanes[simd::LANES];
+    simd::store_half(lanes, simd::load(key + k));
+    for (int i = 0; i < simd::LANES; ++i) keys[(k + i) * c.block_size + slot] = lanes[i];
+    simd::store_half(values + k, simd::load(value + k));
+  }
 }
 
-constexpr int MOST = 8;  // queries that walk the positions together
+constexpr int MOST = 8;  // queries that read a key head's positions together
 
+// Sees positions [from, n_seen). top and total: the running maximum, and the sum of the weights.
 struct Query {
   const float* q;  // [d]
   float* out;      // [d]
-  int32_t n_seen;
+  int32_t from, n_seen;
+  float top = -INFINITY;
+  simd::F total = simd::zero();
 };
 
-inline int padded(int n_seen) { return (n_seen + simd::LANES - 1) / simd::LANES * simd::LANES; }
-
-// Values [k, k + W vectors) of positions [0, n), weighted, into every query's out.
-template <int G, int W>
-inline void mix(const Cache& c, const int32_t* table, int head, const Query* queries, int n, int k,
-                const float* weights, int width, const float* inverse) {
+// The weights of one query for 16 positions from their scores; what came before is scaled down.
+inline void weigh(Query& query, simd::F score, int first, int d, float* weights) {
   using namespace simd;
-  const int d = c.d, size = c.block_size;
+  const int lo = std::max(query.from - first, 0), hi = std::min(query.n_seen - first, LANES);
+  if (hi <= lo) return store(weights, zero());
+  const bool partly = lo > 0 || hi < LANES;
+  if (partly) score = between(score, lo, hi, -INFINITY);
+  const float best = highest(score);
+  if (best > query.top) {
+    const F by = exp(set(query.top - best));
+    query.top = best;
+    query.total = mul(query.total, by);
+    for (int k = 0; k < d; k += LANES) store(query.out + k, mul(load(query.out + k), by));
+  }
+  F weight = exp(sub(score, set(query.top)));
+  if (partly) weight = between(weight, lo, hi, 0.0f);
+  query.total = add(query.total, weight);
+  store(weights, weight);
+}
+
+// values [n, d] from `values` on, weighted, added to vectors [k, k + W) of every query's out.
+template <int G, int W>
+inline void mix(const uint16_t* values, int n, int d, int k, const float (&weights)[G][simd::LANES],
+                Query* queries) {
+  using namespace simd;
   F acc[G][W];
   for (int i = 0; i < G; ++i)
-    for (int w = 0; w < W; ++w) acc[i][w] = zero();
-  for (int first = 0; first < n; first += size) {
-    const float* value = block_of(c, 1, table[first / size], head) + k;
-    const float* coming = block_of(c, 1, table[std::min(first + size, n - 1) / size], head) + k;
-    const int last = std::min(size, n - first);
-    for (int s = 0; s < last; ++s, value += d, coming += d) {
-      F v[W];
-      for (int w = 0; w < W; ++w) {
-        v[w] = load(value + w * LANES);
-        prefetch(coming + w * LANES);
-      }
+    for (int w = 0; w < W; ++w) acc[i][w] = load(queries[i].out + k + w * LANES);
+  values += k;
+  for (int s = 0; s < n; ++s, values += d) {
+    F v[W];
+    for (int w = 0; w < W; ++w) v[w] = half(values + w * LANES);
 #pragma GCC unroll 8
-      for (int i = 0; i < G; ++i) {
-        const F weight = set(weights[i * width + first + s]);
-        for (int w = 0; w < W; ++w) acc[i][w] = fma(weight, v[w], acc[i][w]);
-      }
+    for (int i = 0; i < G; ++i) {
+      const F weight = set(weights[i][s]);
+      for (int w = 0; w < W; ++w) acc[i][w] = fma(weight, v[w], acc[i][w]);
     }
   }
   for (int i = 0; i < G; ++i)
-    for (int w = 0; w < W; ++w)
-      store(queries[i].out + k + w * LANES, mul(acc[i][w], set(inverse[i])));
+    for (int w = 0; w < W; ++w) store(queries[i].out + k + w * LANES, acc[i][w]);
 }
 
-// G queries of one request that read key head `head`. scores: scratch [G, padded(longest n_seen)].
+// G queries take in positions [first, first + n), n <= 16, of which keys and values hold the slots.
 template <int G>
-inline void together(const Cache& c, const int32_t* table, int head, const Query* queries,
-                     float scale, float* scores) {
+void advance(const uint16_t* keys, const uint16_t* values, int size, int d, int first, int n,
+             float scale, Query* queries) {
   using namespace simd;
-  const int d = c.d, size = c.block_size;
-  int n = 0;
-  for (int i = 0; i < G; ++i) n = std::max(n, queries[i].n_seen);
-  const int width = padded(n);
-  const F by = set(scale);
-  for (int first = 0; first < n; first += LANES) {
-    const float* keys = block_of(c, 0, table[first / size], head) + first % size;
-    // Blocks lie anywhere: no hardware prefetcher finds the next one.
-    const int next = std::min(first + LANES, n - 1);
-    const float* coming = block_of(c, 0, table[next / size], head) + next % size / LANES * LANES;
-    F acc[G];
-    for (int i = 0; i < G; ++i) acc[i] = zero();
-    for (int k = 0; k < d; ++k) {
-      const F key = load(keys + k * size);
-      prefetch(coming + k * size);
+  F even[G], odd[G];
+  for (int i = 0; i < G; ++i) even[i] = odd[i] = zero();
+  for (int k = 0; k < d; k += 2, keys += 2 * size) {
+    const F a = half(keys), b = half(keys + size);
 #pragma GCC unroll 8
-      for (int i = 0; i < G; ++i) acc[i] = fma(set(queries[i].q[k]), key, acc[i]);
+    for (int i = 0; i < G; ++i) {
+      even[i] = fma(set(queries[i].q[k]), a, even[i]);
+      odd[i] = fma(set(queries[i].q[k + 1]), b, odd[i]);
     }
-    for (int i = 0; i < G; ++i) store(scores + i * width + first, mul(acc[i], by));
   }
-  float inverse[G];
-  for (int i = 0; i < G; ++i) {
-    float* row = scores + i * width;
-    const int seen = queries[i].n_seen, end = padded(seen);
-    std::fill(row + seen, row + end, -INFINITY);  // whatever lies in slots not written yet
-    F most = set(-INFINITY);
-    for (int p = 0; p < end; p += LANES) most = max(most, load(row + p));
-    float lanes[LANES];
-    store(lanes, most);
-    const F top = set(*std::max_element(lanes, lanes + LANES));
-    F total = zero();
-    for (int p = 0; p < end; p += LANES) {
-      const F weight = exp(sub(load(row + p), top));
-      store(row + p, weight);
-      if (p + LANES > seen) std::fill(row + seen, row + end, 0.0f);
-      total = add(total, load(row + p));
-    }
-    std::fill(row + end, row + width, 0.0f);
-    inverse[i] = 1.0f / sum(total);
-  }
+  float weights[G][LANES];
+  for (int i = 0; i < G; ++i)
+    weigh(queries[i], mul(add(even[i], odd[i]), set(scale)), first, d, weights[i]);
   for (int k = 0; k < d;) {
     constexpr int WIDE = G <= 6 ? 4 : 2;  // sums stay in registers
-    const int left = (d - k) / LANES;
-    const float* weights = scores;
-    if (left >= WIDE) mix<G, WIDE>(c, table, head, queries, n, k, weights, width, inverse);
-    else if (left >= 2) mix<G, 2>(c, table, head, queries, n, k, weights, width, inverse);
-    else mix<G, 1>(c, table, head, queries, n, k, weights, width, inverse);
-    k += LANES * (left >= WIDE ? WIDE : left >= 2 ? 2 : 1);
+    const int left = (d - k) / LANES, wide = left >= WIDE ? WIDE : left >= 2 ? 2 : 1;
+    if (wide == WIDE) mix<G, WIDE>(values, n, d, k, weights, queries);
+    else if (wide == 2) mix<G, 2>(values, n, d, k, weights, queries);
+    else mix<G, 1>(values, n, d, k, weights, queries);
+    k += LANES * wide;
   }
 }
 
+using Advance = void (*)(const uint16_t*, const uint16_t*, int, int, int, int, float, Query*);
+
 template <int G = MOST>
-inline void run(const Cache& c, const int32_t* table, int head, const Query* queries, int n,
-                float scale, float* scores) {
-  if (n == G) return together<G>(c, table, head, queries, scale, scores);
-  if constexpr (G > 1) run<G - 1>(c, table, head, queries, n, scale, scores);
+inline Advance advance_of(int n) {
+  if constexpr (G > 1)
+    if (n < G) return advance_of<G - 1>(n);
+  return advance<G>;
 }
 
-// Any number of queries, MOST at a time.
-inline void all(const Cache& c, const int32_t* table, int head, const Query* queries, int n,
-                float scale, float* scores) {
-  for (int i = 0; i < n; i += MOST)
-    run(c, table, head, queries + i, std::min(MOST, n - i), scale, scores);
+// Key heads [head, head + n_heads) of one request, `each` fresh queries per head side by side. A block is
+// read from end to end, head by head, before the next.
+inline void all(const Cache& c, const int32_t* table, int head, int n_heads, Query* queries,
+                int each, float scale) {
+  using namespace simd;
+  const int d = c.d, size = c.block_size, n = n_heads * each;
+  int begin = queries[0].from, end = 0;
+  for (int i = 0; i < n; ++i) {
+    begin = std::min(begin, queries[i].from);
+    end = std::max(end, queries[i].n_seen);
+    for (int k = 0; k < d; k += LANES) store(queries[i].out + k, zero());
+  }
+  const Advance full = advance_of(std::min(each, MOST));
+  const Advance rest = each > MOST && each % MOST ? advance_of(each % MOST) : full;
+  for (int first = begin / LANES * LANES; first < end; first += LANES) {
+    const int slot = first % size, here = std::min(LANES, end - first);
+    for (int h = 0; h < n_heads; ++h) {
+      const uint16_t* keys = keys_of(c, table[first / size], head + h);
+      const uint16_t* values = keys + size * d + slot * d;
+      Query* some = queries + h * each;
+      for (int i = 0; i < each; i += MOST)
+        (each - i < MOST ? rest : full)(keys + slot, values, size, d, first, here, scale, some + i);
+    }
+  }
+  for (int i = 0; i < n; ++i) {
+    const F by = set(1.0f / sum(queries[i].total));
+    for (int k = 0; k < d; k += LANES) store(queries[i].out + k, mul(load(queries[i].out + k), by));
+  }
 }
 
 }  // namespace paged_attention

@@ -12,7 +12,13 @@ import sys
 from pathlib import Path
 
 CLIPS = Path(__file__).parent.parent.parent / "tests" / "data" / "clips"
-ONE = {"stt": "stt", "tts": "tts", "engine": "llm.__main__", "peers": "peers.__main__"}
+ONE = {
+    "stt": "stt",
+    "tts": "tts",
+    "kernels": "kernels",
+    "engine": "llm.__main__",
+    "peers": "peers.__main__",
+}
 
 
 def main() -> int:

@@ -196,7 +196,8 @@ def test_sampled_tokens_ignore_the_company(runner: Runner) -> None:
 
 def test_cache_size_follows_the_bytes(folder: Path) -> None:
     runner = Runner.load(folder, kv_bytes=10_000_000)
-    per_block = 4 * 2 * 3 * 2 * runner.model.config.head_dim * 16
+    number = runner.model.kv_dtype.itemsize
+    per_block = number * 2 * 3 * 2 * runner.model.config.head_dim * 16
     assert runner.kv_bytes_per_block == per_block
     assert runner.n_blocks == 10_000_000 // per_block
     assert runner.max_model_len == 512

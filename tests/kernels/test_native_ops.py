@@ -66,17 +66,29 @@ class Cache(ctypes.Structure):
 
 
 @pytest.mark.parametrize("block_size", [16, 32])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (5, 1), (9, 1)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "window"),
+    [(4, 4, 0), (9, 3, 0), (9, 3, 21), (14, 2, 0), (5, 1, 1), (9, 1, 0)],
+)
 @pytest.mark.parametrize("d", [16, 64, 80, 96, 128])
 def test_attention(
-    library: ctypes.CDLL, heads: int, kv_heads: int, d: int, block_size: int
+    library: ctypes.CDLL, heads: int, kv_heads: int, d: int, block_size: int, window: int
 ) -> None:
     """Slots not written yet and blocks of nobody hold NaN."""
     table = torch.tensor([5, 2, 7, 0], dtype=torch.int32)
-    cache = torch.full((2, 9, kv_heads, block_size, d), math.nan)
+    cache = torch.full((9, kv_heads, 2, block_size, d), math.nan, dtype=torch.half)
     spec = Cache(cache.data_ptr(), 9, kv_heads, block_size, d)
     keys, values = torch.randn(2, 4 * block_size, kv_heads, d)
     written = 0
+
+    def run(n_seen: int, q: Tensor) -> Tensor:
+        out = torch.full(q.shape, math.nan)
+        library.paged_attention_run(
+            ctypes.byref(spec), at(table), n_seen, len(q), heads, at(q), c_float(d**-0.5), window,
+            at(out),
+        )  # fmt: skip
+        return out
+
     for n_seen, n in ((1, 1), (15, 3), (16, 1), (17, 17), (block_size + 3, 2), (4 * block_size, 9)):
         for i in range(written, n_seen):
             block, slot = int(table[i // block_size]), i % block_size
@@ -84,22 +96,16 @@ def test_attention(
                 ctypes.byref(spec), block, slot, at(keys[i]), at(values[i])
             )
         written = n_seen
-        q, out = torch.randn(n, heads, d) * 2, torch.full((n, heads, d), math.nan)
-        library.paged_attention_run(
-            ctypes.byref(spec), at(table), n_seen, n, heads, at(q), c_float(d**-0.5), at(out)
-        )
+        q = torch.randn(n, heads, d) * 2
+        out = run(n_seen, q)
         for t in range(n):
             seen = n_seen - n + 1 + t
             k, v = (
-                x[:seen].transpose(0, 1).repeat_interleave(heads // kv_heads, 0)
+                x[max(0, seen - window) if window else 0 : seen].half().float().transpose(0, 1)
+                .repeat_interleave(heads // kv_heads, 0)
                 for x in (keys, values)
-            )
+            )  # fmt: skip
             weights = torch.softmax((k @ q[t, :, :, None]).squeeze(-1) * d**-0.5, -1)
             want = (weights[:, None] @ v).squeeze(1)
             assert torch.allclose(out[t], want, rtol=1e-4, atol=1e-5), (n_seen, t)
-            alone = torch.full((heads, d), math.nan)
-            library.paged_attention_run(
-                ctypes.byref(spec), at(table), seen, 1, heads, at(q[t]), c_float(d**-0.5),
-                at(alone),
-            )  # fmt: skip
-            assert torch.equal(alone, out[t]), (n_seen, t)
+            assert torch.equal(run(seen, q[t : t + 1]), out[t : t + 1]), (n_seen, t)

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from engine.client import Engine
-from engine.runner import Runner
+from engine.runner import ModelRunner
 from loadtest.bench.llm import bench as b
 from loadtest.bench.llm.bench import Bench
-from loadtest.bench.llm.measure import summary
+from loadtest.bench.llm.measure import ms, summary
 from loadtest.bench.llm.own import ALONE_THREADS, LIVE_THREADS, policy_name
 from loadtest.bench.llm.target import InProcess, play
 
@@ -36,7 +36,8 @@ def bound(bench: Bench) -> dict[str, Any]:
             n_bytes = weight_bytes(runner)
             for n in batches:
                 linears_ms = time_linears(runner, n, threads, 3 if quick else 8)
-                step_ms = _step_ms(bench, engine, n)
+                steps = _steps(bench, engine, n)
+                step_ms = float(steps["p50"])
                 floor_ms = n_bytes / bandwidth[threads] / 1e6
                 rows.append(
                     {
@@ -45,6 +46,7 @@ def bound(bench: Bench) -> dict[str, Any]:
                         "floor_ms": floor_ms,
                         "linears_ms": linears_ms,
                         "step_ms": step_ms,
+                        "steps_ms": steps,
                         "step_percent_of_linears_bound": 100 * linears_ms / step_ms,
                         "linears_percent_of_bandwidth": 100 * floor_ms / linears_ms,
                         "step_percent_of_bandwidth": 100 * floor_ms / step_ms,
@@ -58,11 +60,11 @@ def bound(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _step_ms(bench: Bench, engine: Engine, n: int) -> float:
-    """Median time between tokens of n calls that decode together."""
+def _steps(bench: Bench, engine: Engine, n: int) -> dict[str, Any]:
+    """Milliseconds between tokens of n calls that decode together."""
     asks = bench.workload(500 + n).fixed(n)
     replies = b.run(lambda: play(InProcess("ours", engine), asks))
-    return float(summary(replies)["gap_ms"]["p50"])
+    return dict(summary(replies)["gap_ms"])
 
 
 def read_bandwidth(threads: int, tries: int = 5) -> float:
@@ -72,7 +74,7 @@ def read_bandwidth(threads: int, tries: int = 5) -> float:
     return PROBE_BYTES / min(_together([p.sum for p in parts]) for _ in range(tries)) / 1e9
 
 
-def time_linears(runner: Runner, n: int, threads: int, tries: int) -> float:
+def time_linears(runner: ModelRunner, n: int, threads: int, tries: int) -> float:
     """Best milliseconds for every linear of a step over n rows, shared evenly between threads.
 
     Nobody waits for anybody within a step, so no engine on this kernel can be faster.
@@ -110,7 +112,7 @@ def _together(jobs: list[Callable[[], Any]]) -> float:
     return time.perf_counter() - start
 
 
-def linear_calls(runner: Runner, n: int) -> list[Product]:
+def linear_calls(runner: ModelRunner, n: int) -> list[Product]:
     """One call per linear of the model, on n rows, with nothing to prepare."""
     model: Any = runner.model
     calls: list[Product] = []
@@ -132,7 +134,7 @@ def _native(linear: Any, x: torch.Tensor) -> Product:
     nothing, rows = ctypes.c_void_p(None), x.shape[0]
 
     def call(alive: object = (x, y, linear)) -> object:
-        return run(weight, source, rows, nothing, into)
+        return run(weight, source, rows, nothing, into, nothing)
 
     return call
 
@@ -148,7 +150,7 @@ def _linears(model: Any) -> list[Any]:
     return [*found, weights.head]
 
 
-def weight_bytes(runner: Runner) -> int:
+def weight_bytes(runner: ModelRunner) -> int:
     """Bytes that a step must read at least once: every linear's weight as it is kept."""
     model: Any = runner.model
     return sum(getattr(w, "n_bytes", w.n_in * w.n_out) for w in _linears(model))
@@ -162,11 +164,12 @@ def show(body: dict[str, Any]) -> None:
     )
     print(
         f"{'':22}{'batch':>6}{'memory ms':>11}{'linears ms':>12}{'step ms':>9}"
-        f"{'step: % of linears bound':>26}{'% of bandwidth':>16}"
+        f"{'p95':>8}{'p99':>8}{'step: % of linears bound':>26}{'% of bandwidth':>16}"
     )
     for row in body["rows"]:
         print(
             f"{row['threads']:22}{row['batch']:6}{row['floor_ms']:11.2f}{row['linears_ms']:12.2f}"
-            f"{row['step_ms']:9.2f}{row['step_percent_of_linears_bound']:26.0f}"
+            f"{row['step_ms']:9.2f}{ms(row['steps_ms'], 'p95'):>8}{ms(row['steps_ms'], 'p99'):>8}"
+            f"{row['step_percent_of_linears_bound']:26.0f}"
             f"{row['step_percent_of_bandwidth']:16.0f}"
         )

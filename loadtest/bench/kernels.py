@@ -1,0 +1,359 @@
+"""The CPU kernels against what memory and the processor allow, per shape.
+
+Run: python -m loadtest.bench kernels [--quick] [--json FILE]
+
+Ceiling: a native loop that only reads, best of one stream and four, in the same run. `linear_group`
+multiplies by weights that no cache can hold (96 MB of copies per shape) and is put beside
+PyTorch's fbgemm with per-row scales on the same shapes, rows and threads. `paged_attention` reads
+contexts scattered over a cache of the same size. `step` is a whole decode step: what Python adds
+to the native call, and what a second thread that is 30 % busy in Python does to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import byref, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.inputs import Row
+from engine.models.batch import make_batch
+from engine.runner import Runner
+from kernels import build
+from kernels.linear_group.cpu import Arena, PackedLinear
+from kernels.linear_group.spec import quantise
+from kernels.linear_w8.fbgemm import linear_w8
+from kernels.linear_w8.spec import quantise as quantise_rows
+from kernels.paged_attention.spec import bytes_moved as attention_bytes
+from loadtest.report import hardware, write_json
+from voice_agent.models import ModelStore
+
+FAR = 96 << 20
+"""Bytes between two uses of the same weight: three times this machine class's last cache."""
+LINEARS = {
+    "SmolLM2 q, o": (576, 576),
+    "SmolLM2 gate and up": (576, 3072),
+    "SmolLM2 down": (1536, 576),
+    "Qwen 0.5B q, o": (896, 896),
+    "Qwen 0.5B gate and up": (896, 9728),
+    "Qwen 0.5B down": (4864, 896),
+}
+"""(n_in, n_out)."""
+ROWS = (1, 4, 8, 16, 32, 200)
+HEADS = {"SmolLM2": (9, 3, 64), "Qwen 0.5B": (14, 2, 64)}
+"""(heads, kv heads, head size)."""
+BLOCK = 16
+MODELS = ("smollm2-135m", "qwen2.5-0.5b")
+Call = Callable[[], object]
+
+
+def best_s(call: Call, tries: int) -> float:
+    """The shortest of `tries` runs after one that warms up; seconds."""
+    call()
+    spent = []
+    for _ in range(tries):
+        start = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - start)
+    return min(spent)
+
+
+def together_s(calls: list[Call], tries: int) -> float:
+    """The same for several calls at once, each in a thread of its own."""
+    if len(calls) == 1:
+        return best_s(calls[0], tries)
+    gate = threading.Barrier(len(calls) + 1)
+
+    def work(call: Call) -> None:
+        for _ in range(tries + 1):
+            gate.wait()
+            call()
+            gate.wait()
+
+    workers = [threading.Thread(target=work, args=(call,)) for call in calls]
+    for worker in workers:
+        worker.start()
+    spent = []
+    for _ in range(tries + 1):
+        gate.wait()
+        start = time.perf_counter()
+        gate.wait()
+        spent.append(time.perf_counter() - start)
+    for worker in workers:
+        worker.join()
+    return min(spent[1:])
+
+
+def ceiling(library: ctypes.CDLL, tries: int) -> dict[int, float]:
+    """GB/s that one and two threads read from memory, best of one stream and four."""
+    library.native_read.restype = ctypes.c_uint64
+    n_bytes = 256 << 20
+    arena = Arena(library, n_bytes)
+    address = arena.take(n_bytes)
+    ctypes.memset(address, 1, n_bytes)
+
+    def read(threads: int, streams: int) -> float:
+        each = n_bytes // threads
+        calls: list[Call] = [
+            lambda at=address + i * each: library.native_read(  # type: ignore[misc]
+                c_void_p(at), ctypes.c_int64(each), streams
+            )
+            for i in range(threads)
+        ]
+        return n_bytes / together_s(calls, tries) / 1e9
+
+    return {threads: max(read(threads, streams) for streams in (1, 4)) for threads in (1, 2)}
+
+
+@contextmanager
+def pool_of(library: ctypes.CDLL, threads: int) -> Iterator[c_void_p]:
+    """The engine's own threads; null for one."""
+    library.pool_new.restype = c_void_p
+    pool = c_void_p(library.pool_new(threads) if threads > 1 else None)
+    try:
+        yield pool
+    finally:
+        if pool:
+            library.pool_free(pool)
+
+
+def linears(bits: int, threads: int, tries: int, limits: dict[int, float]) -> list[dict[str, Any]]:
+    """Every shape and number of rows at one width of codes."""
+    library, found = build.library(), []
+    for name, (n_in, n_out) in LINEARS.items():
+        codes = quantise(torch.randn(n_out, n_in) * 0.05, bits)
+        arena = Arena(library)
+        packed = [PackedLinear(codes, arena)]
+        packed += [PackedLinear(codes, arena) for _ in range(FAR // packed[0].n_bytes)]
+        peers = []
+        if bits == 8:
+            q, scale = quantise_rows(codes.dense())
+            peers = [linear_w8(q, scale) for _ in range(FAR // (n_in * n_out))]
+        for n in ROWS:
+            x, y = torch.randn(n, n_in), torch.empty(n, n_out)
+            with pool_of(library, threads) as pool:
+                every = [
+                    (byref(p.weight), c_void_p(x.data_ptr()), n, None, c_void_p(y.data_ptr()), pool)
+                    for p in packed[: _count(n, len(packed))]
+                ]
+
+                def ours(every: list[Any] = every) -> None:
+                    for args in every:
+                        library.linear_group_run(*args)
+
+                one_s = best_s(ours, tries) / len(every)
+            row = _row(name, bits, threads, n, n_in * n_out, packed[0].n_bytes, one_s, limits)
+            if peers:
+                some = peers[: _count(n, len(peers))]
+                with torch.inference_mode():
+                    theirs = best_s(lambda x=x, some=some: [p(x) for p in some], tries)  # type: ignore[misc]
+                row["fbgemm_us"] = 1e6 * theirs / len(some)
+                row["times_fbgemm"] = row["fbgemm_us"] / row["us"]
+            found.append(row)
+    return found
+
+
+def _count(n_rows: int, most: int) -> int:
+    """Many rows take long enough that one pass over fewer copies still is no cache's work."""
+    return most if n_rows <= 8 else max(1, most // 4)
+
+
+def _row(
+    name: str,
+    bits: int,
+    threads: int,
+    n: int,
+    macs: int,
+    n_bytes: int,
+    one_s: float,
+    limits: dict[int, float],
+) -> dict[str, Any]:
+    gb_s = n_bytes / one_s / 1e9
+    return {
+        "shape": name,
+        "bits": bits,
+        "threads": threads,
+        "rows": n,
+        "us": 1e6 * one_s,
+        "gb_s": gb_s,
+        "percent_of_bandwidth": 100 * gb_s / limits[threads],
+        "gmac_s": macs * n / one_s / 1e9,
+    }
+
+
+class _Cache(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        *((n, ctypes.c_int32) for n in ("n_blocks", "kv_heads", "block_size", "d")),
+    ]
+
+
+def attention(tries: int, limits: dict[int, float]) -> list[dict[str, Any]]:
+    """Decode: one query per request, contexts scattered over a cache larger than any cache."""
+    library, found = build.library(), []
+    for name, (heads, kv_heads, d) in HEADS.items():
+        per_block = 2 * kv_heads * BLOCK * d * 4
+        n_blocks = 2 * FAR // per_block
+        data = np.zeros(n_blocks * per_block // 4, np.float32)  # in huge pages
+        data += 0.01
+        cache = _Cache(data.ctypes.data, n_blocks, kv_heads, BLOCK, d)
+        order = np.random.default_rng(0).permutation(n_blocks).astype(np.int32)
+        q, out = torch.randn(heads, d), torch.empty(heads, d)
+        for n_seen in (256, 1024, 4096):
+            used = n_seen // BLOCK
+            calls = [
+                (byref(cache), c_void_p(order[i : i + used].ctypes.data), n_seen, 1, heads,
+                 c_void_p(q.data_ptr()), ctypes.c_float(0.125), c_void_p(out.data_ptr()))
+                for i in range(0, n_blocks - used, used)
+            ]  # fmt: skip
+
+            def run(calls: list[Any] = calls) -> None:
+                for args in calls:
+                    library.paged_attention_run(*args)
+
+            one_s = best_s(run, tries) / len(calls)
+            gb_s = attention_bytes(n_seen, kv_heads, d) / one_s / 1e9
+            found.append(
+                {
+                    "model": name,
+                    "n_seen": n_seen,
+                    "us": 1e6 * one_s,
+                    "gb_s": gb_s,
+                    "percent_of_bandwidth": 100 * gb_s / limits[1],
+                    "gmac_s": 2 * n_seen * heads * d / one_s / 1e9,
+                }
+            )
+    return found
+
+
+def step(model: str, store: ModelStore, tries: int) -> dict[str, Any]:
+    """One row's decode step at 200 positions, one thread: native, Python's part, company."""
+    path = store.path(model)
+    file = next(path.glob("*.gguf")) if path.is_dir() else path
+    runner = Runner.load(file, n_blocks=64, max_model_len=512, threads=1)
+    row = Row((5,), 200, tuple(range(13)), None)
+    batch = make_batch([row], [0])
+    forward: Any = runner._forward
+    native = forward._decoder.run
+    x = forward._embed.rows(torch.from_numpy(batch.token_ids)).dense()
+    tables = [row.blocks]
+    inner = best_s(lambda: native(x, batch.positions, batch.ends, tables, batch.wanted), tries)
+    whole = best_s(lambda: runner.logits([row]), tries)
+    quiet, beside = [], []
+    for _ in range(max(3, tries // 10)):
+        quiet.append(_median_s(lambda: runner.logits([row]), 20))
+        with busy_thread(0.3):
+            beside.append(_median_s(lambda: runner.logits([row]), 20))
+    return {
+        "model": model,
+        "native_ms": 1000 * inner,
+        "step_ms": 1000 * whole,
+        "python_percent": 100 * (1 - inner / whole),
+        "beside_a_busy_thread": statistics.median(beside) / statistics.median(quiet),
+    }
+
+
+def _median_s(call: Call, n: int) -> float:
+    spent = []
+    for _ in range(n):
+        start = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)
+
+
+@contextmanager
+def busy_thread(share: float, period_s: float = 0.01) -> Iterator[None]:
+    """Another thread of this process that runs Python for `share` of every period."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            until = time.perf_counter() + share * period_s
+            n = 0
+            while time.perf_counter() < until:
+                n += 1
+            time.sleep((1 - share) * period_s)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def show(body: dict[str, Any]) -> None:
+    one, two = body["read_gb_s"]["1"], body["read_gb_s"]["2"]
+    print(f"memory reads: {one:.1f} GB/s with one thread, {two:.1f} with two\n")
+    print(f"{'linear_group':24}{'bits':>5}{'threads':>8}" + "".join(f"{n:>16}" for n in ROWS))
+    print(f"{'':37}" + "".join(f"{'row' if n == 1 else 'rows':>16}" for n in ROWS))
+    rows = body["linear_group"]
+    for key in dict.fromkeys((r["shape"], r["bits"], r["threads"]) for r in rows):
+        cells = []
+        for r in (r for r in rows if (r["shape"], r["bits"], r["threads"]) == key):
+            if r["rows"] == 1:
+                cells.append(f"{r['gb_s']:.1f} GB/s {r['percent_of_bandwidth']:.0f} %")
+            else:
+                peer = f" {r['times_fbgemm']:.2f}x" if "times_fbgemm" in r else ""
+                cells.append(f"{r['gmac_s']:.0f} GMAC/s{peer}")
+        print(f"{key[0]:24}{key[1]:>5}{key[2]:>8}" + "".join(f"{c:>16}" for c in cells))
+    print("  GMAC/s 1.00x: as fast as fbgemm with per-row scales\n")
+    for r in body["paged_attention"]:
+        print(
+            f"paged_attention {r['model']:12} {r['n_seen']:5} positions {r['us']:8.1f} us "
+            f"{r['gb_s']:6.1f} GB/s {r['percent_of_bandwidth']:4.0f} % {r['gmac_s']:6.1f} GMAC/s"
+        )
+    for r in body["step"]:
+        print(
+            f"step {r['model']:14} native {r['native_ms']:.2f} ms, with Python {r['step_ms']:.2f} "
+            f"({r['python_percent']:.1f} %), beside a thread 30 % busy in Python "
+            f"{r['beside_a_busy_thread']:.2f} times as long"
+        )
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(
+        prog="python -m loadtest.bench kernels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("--quick", action="store_true", help="fewer tries: orientation only")
+    p.add_argument("--json", type=Path)
+    a = p.parse_args()
+    tries = 2 if a.quick else 5
+    torch.set_num_threads(1)
+    library = build.library()
+    limits = ceiling(library, 2 * tries)
+    body: dict[str, Any] = {
+        "hardware": hardware(),
+        "kernels": os.environ.get("VOICE_AGENT_NATIVE_KERNELS", build.usable_levels()[0]),
+        "read_gb_s": {str(n): value for n, value in limits.items()},
+    }
+    print(f"{body['hardware']}; {body['kernels']}")
+    body["linear_group"] = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for bits in (4, 5, 8):
+            body["linear_group"] += linears(bits, threads, tries, limits)
+    torch.set_num_threads(1)
+    body["paged_attention"] = attention(tries, limits)
+    store = ModelStore()
+    body["step"] = [step(m, store, 10 * tries) for m in MODELS if store.present(m)]
+    show(body)
+    write_json(a.json, body)
+
+
+if __name__ == "__main__":
+    main()
