@@ -18,7 +18,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up test test-browser test-sanitized lint type bench bench-engine bench-peers load clean
+.PHONY: help install up kernels test test-browser test-sanitized lint type bench bench-engine bench-peers load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,10 +43,14 @@ $(INSTALL_DONE): $(TORCH_DONE) $(CONSTRAINTS) pyproject.toml
 up: $(INSTALL_DONE) ## Start the server; fetches missing models first. ARGS="--port 9000" is passed on.
 	$(BIN)/voice-agent up $(ARGS)
 
+kernels: $(INSTALL_DONE) ## Compile the native kernels: for this processor, and for NVIDIA GPUs where nvcc is.
+	$(BIN)/python -m kernels
+
 test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
 	$(BIN)/voice-agent models fetch --group small
 	@command -v chromium >/dev/null || echo "NOT RUN: browser tests: needs chromium"
 	@command -v "$${CXX:-g++}" >/dev/null || echo "NOT RUN: native kernels: needs g++"
+	@command -v nvcc >/dev/null || [ -x "$(CUDA_HOME)/bin/nvcc" ] || echo "NOT RUN: CUDA builds: needs nvcc"
 	@command -v node >/dev/null || echo "NOT RUN: browser tests: needs node"
 	@command -v sipp >/dev/null || echo "NOT RUN: telephone tests: needs sipp"
 	$(BIN)/python -m pytest -m "not slow and not gpu$(if $(shell command -v chromium && command -v node),, and not browser)" $(ARGS)
@@ -57,7 +61,8 @@ test-browser: $(INSTALL_DONE) ## Only the tests with headless Chromium.
 test-sanitized: $(INSTALL_DONE) ## The native kernels under AddressSanitizer and UBSan (minutes).
 	VOICE_AGENT_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover -g" \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	$(BIN)/python -m pytest -p no:cacheprovider tests/kernels/test_linear_group.py tests/kernels/test_native_ops.py $(ARGS)
+	$(BIN)/python -m pytest -p no:cacheprovider -m "not gpu" tests/kernels/test_linear_group.py tests/kernels/test_native_ops.py \
+	tests/kernels/test_cuda_linear_group.py tests/kernels/test_cuda_paged_attention_decode.py $(ARGS)
 
 lint: $(INSTALL_DONE) ## Style.
 	$(BIN)/ruff check .
