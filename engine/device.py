@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -11,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import CapacityError, UsageError
+
+log = logging.getLogger(__name__)
 
 DECODE, PREFILL = -1, 0
 """Stream priorities, lower first: recognition and the first piece of a voice go before both."""
@@ -44,6 +48,9 @@ class Device(Protocol):
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """`work`, ready to be done again on the same memory at the cost of one launch."""
 
+    def watch(self, on: bool) -> None:
+        """Whether a kernel that has to be compiled from here on is told in the log."""
+
     def memory(self) -> tuple[int, int]:
         """(free, total) bytes of the device."""
 
@@ -74,6 +81,9 @@ class HostDevice:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         return work
+
+    def watch(self, on: bool) -> None:
+        pass
 
     def memory(self) -> tuple[int, int]:
         import psutil
@@ -134,8 +144,18 @@ class CudaDevice:
                 work()
         return graph.replay
 
+    def watch(self, on: bool) -> None:
+        if importlib.util.find_spec("triton") is not None:
+            from triton import knobs
+
+            knobs.runtime.jit_post_compile_hook = _compiled_late if on else None
+
     def memory(self) -> tuple[int, int]:
         return torch.cuda.mem_get_info()
+
+
+def _compiled_late(**told: Any) -> None:
+    log.warning("a kernel was compiled while calls wait: %s", told.get("repr"))
 
 
 def _stream(priority: int) -> torch.cuda.Stream:

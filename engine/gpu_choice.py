@@ -30,6 +30,12 @@ class DeviceChoice:
         self._n_rows = n_rows
         self._words = -(-vocab // 32)
 
+    def prepare(self, logits: Tensor) -> None:
+        """Load what grammars need; logits [b, vocab] stay as they are."""
+        bits = np.zeros((1, self._words), np.int32)
+        nobody = np.full(1, -1, np.int32)
+        self._mask(logits[:1], self._device.send(bits), self._device.send(nobody))
+
     def likeliest(self, logits: Tensor) -> Tensor:
         """logits [b, vocab] -> the largest one's token of each row, int64 [b].
 

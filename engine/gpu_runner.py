@@ -37,8 +37,14 @@ log = logging.getLogger(__name__)
 BLOCK_SIZES = (16, 32)
 _IN_FLIGHT = 2
 """Steps launched and not read, at most."""
-_WARM_TOKENS = (2, 3, 15, 16, 17, 64, 127, 128, 255, 256, 512, 1024, 2048, 4096)
+_WARM_TOKENS = (2, 16, 17, 32, 33, 64, 65, 96, 128, 129, 192, 256, 384, 512, 768, 1024, 1536,
+                2048, 3072, 4096)  # fmt: skip
 """Lengths of prompt chunks that are computed once before anybody waits."""
+_WARM_SETTINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=1.0, top_p=0.9),
+    SamplingParams(repetition_penalty=1.1, logit_bias=((0, 1.0),)),
+)
 
 
 class GpuRunner:
@@ -144,17 +150,27 @@ class GpuRunner:
         return self._graphs.sizes
 
     def prepare(self, *, graphs: bool = True) -> None:
-        """Record the graphs and run prompt chunks of many lengths, so that nothing is compiled or
-        allocated later. Uses the cache: call it before anybody else does."""
+        """Record the graphs and run everything once, so that nothing is compiled later, and no
+        memory asked of the driver. Writes to the cache: call it before anybody uses that."""
+        self._device.watch(False)
         if graphs:
             self._graphs.capture()
         most = self._mixed.limits.n_tokens
-        fits = min(most, self.n_blocks * self.block_size, self.max_model_len)
-        for n in (fits, *(n for n in _WARM_TOKENS if n < fits)):
-            blocks = tuple(range(-(-n // self.block_size)))
-            for params in (SamplingParams(), SamplingParams(temperature=1.0, top_p=0.9)):
-                sample = SampleRow(params, n, 0)
-                self.run([Row((0,) * n, 0, blocks, sample)])
+        longest = min(most, self.n_blocks * self.block_size, self.max_model_len)
+        for n in (longest, *(n for n in _WARM_TOKENS if n < longest)):
+            self.run([self._warm_row(n, _WARM_SETTINGS[0])])
+        for params in _WARM_SETTINGS:
+            for n in (1, 2):  # a decode step, a mixed one
+                self.run([self._warm_row(n, params)])
+        self.copy_block(0, 1, 1)
+        with self._device.work(PREFILL):
+            self._flush_copies()
+            self._choice.prepare(self._graphs.logits)
+        self._device.watch(True)
+
+    def _warm_row(self, n: int, params: SamplingParams) -> Row:
+        blocks = tuple(range(-(-n // self.block_size)))
+        return Row((0,) * n, 0, blocks, SampleRow(params, n, 0, (0,) * n, n))
 
     def launch(self, rows: Sequence[Row]) -> GpuStep:
         """Start a step over at least one row; see engine/launch.py. Choices that are told with
@@ -207,8 +223,7 @@ class GpuRunner:
         self, rows: Sequence[Row], picks: Sequence[Pick], uniform: bool
     ) -> tuple[Tensor, Tensor, Fields]:
         """A step: logits [places, vocab], greedy choices int64 [places], and what it was given."""
-        if self._copies:
-            self._flush_copies()
+        self._flush_copies()
         return self._run_decode(rows, picks) if uniform else self._run_mixed(rows, picks)
 
     def _run_decode(
@@ -269,6 +284,8 @@ class GpuRunner:
         return self._device.staging(8 * self._mixed.limits.n_tokens).view(torch.int64)
 
     def _flush_copies(self) -> None:
+        if not self._copies:
+            return
         src, dst, n_rows = self._device.send(np.array(self._copies, np.int64).T.copy())
         self._copies.clear()
         self._copy(self._cache, src, dst, n_rows)

@@ -16,6 +16,9 @@ from engine.sampling import SamplingParams
 _ROUNDS = 5
 _DECODE_ROWS = (1, 2, 4, 8, 16, 32, 64)
 _PREFILL_TOKENS = (16, 64, 128, 256)
+_GPU_DECODE_ROWS = (*_DECODE_ROWS, 96, 128)
+_GPU_PREFILL_TOKENS = (*_PREFILL_TOKENS, 512, 1024, 2048)
+"""Of a runner that overlaps: steps are short there, and a few hundred tokens cost like one."""
 _FAR_TOKENS = 32
 _FAR = 1024
 """How far into a context the cost of attention is measured, with _FAR_TOKENS tokens."""
@@ -60,15 +63,16 @@ def measure(
     size = runner.block_size
     longest = min(max_num_batched_tokens, pool.n_free * size, runner.max_model_len - 1)
     blocks = pool.allocate(pool.n_free)
+    decode_rows = _GPU_DECODE_ROWS if runner.overlaps else _DECODE_ROWS
+    prompts = _GPU_PREFILL_TOKENS if runner.overlaps else _PREFILL_TOKENS
     decode = {
         n: [_row(1, (block,)) for block in blocks[:n]]
-        for n in _sizes(_DECODE_ROWS, min(max_num_seqs, len(blocks)))
+        for n in _sizes(decode_rows, min(max_num_seqs, len(blocks)))
     }
-    prefill = {
-        n: [_row(n, tuple(blocks[: -(-n // size)]))] for n in _sizes(_PREFILL_TOKENS, longest)
-    }
+    prefill = {n: [_row(n, tuple(blocks[: -(-n // size)]))] for n in _sizes(prompts, longest)}
     far_at = min(_FAR, longest_context(runner, len(blocks)) - _FAR_TOKENS)
-    far = [[_row(_FAR_TOKENS, tuple(blocks), at)] for at in (0, far_at)] if far_at > 0 else []
+    far_blocks = tuple(blocks[: -(-(far_at + _FAR_TOKENS) // size)])
+    far = [[_row(_FAR_TOKENS, far_blocks, at)] for at in (0, far_at)] if far_at > 0 else []
     shapes = [*decode.values(), *prefill.values(), *far]
     for rows in shapes:
         runner.run(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,6 +143,39 @@ def test_warm_tokens_are_the_cpu_engines(runner: GpuRunner, judge: Runner, devic
             assert got == want
         else:  # a draw may fall between two tokens' shares
             assert sum(a == b for a, b in zip(got, want, strict=True)) >= len(rows) - 1
+
+
+class Ruled:
+    """A grammar that allows certain tokens only."""
+
+    def __init__(self, allowed: tuple[int, ...] | None) -> None:
+        self._allowed = allowed
+
+    def banned(self) -> np.ndarray | None:
+        if self._allowed is None:
+            return None
+        banned = np.ones(90, bool)  # of a tokenizer that knows fewer than the model
+        banned[list(self._allowed)] = False
+        return banned
+
+
+@pytest.mark.parametrize("n_prompt", [1, 20])
+def test_a_grammar_binds_its_own_row(
+    runner: GpuRunner, judge: Runner, device: str, n_prompt: int
+) -> None:
+    rows = []
+    for i, rule in enumerate([(5,), None, (40, 41, 89), (), None]):
+        constraint = None if rule == () else Ruled(rule)
+        params = WARM if i % 2 else GREEDY
+        asked = SampleRow(params, n_prompt, i, constraint=constraint)  # type: ignore[arg-type]
+        rows.append(Row(ids(n_prompt, i), 0, table(n_prompt, 4 * i), asked, slot=i))
+    got, want = runner.run(rows), judge.run(rows)
+    assert got[0] is not None
+    assert got[2] is not None
+    assert got[0].token == 5
+    assert got[2].token in (40, 41, 89)
+    if device == "cpu":
+        assert got == want
 
 
 def test_probabilities_are_told(runner: GpuRunner, judge: Runner) -> None:
@@ -298,3 +332,32 @@ def test_random_weights_are_of_the_shape_and_the_seed(folder: Path) -> None:
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
     assert 0.1 < first.std() < 10
+
+
+@pytest.mark.gpu
+def test_nothing_is_compiled_or_asked_of_the_driver_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny_model.save("qwen3", tmp_path)
+    runner = load(tmp_path, "cuda", quant="auto", max_num_batched_tokens=256)
+    before = torch.cuda.memory_stats()["num_device_alloc"]
+    generate(runner, PROMPTS, 20, ahead=True, params=WARM)
+    for n in range(2, 200, 7):
+        chunk = Row(ids(n), 0, table(n, 20), sample(n), slot=1)
+        runner.run([chunk, decode_row(3, 0, (40,), 2)])
+    assert torch.cuda.memory_stats()["num_device_alloc"] == before
+    assert "compiled" not in caplog.text
+
+
+@pytest.mark.gpu
+def test_a_launch_does_not_wait_for_the_device(tmp_path: Path) -> None:
+    tiny_model.save("llama", tmp_path)
+    runner = load(tmp_path, "cuda")
+    row = prompt_row(ids(1), (0,), 0)
+    runner.run([row])
+    with runner._device.work(-1):
+        torch.cuda._sleep(200_000_000)
+        under_way = runner._device.mark()
+    step = runner.launch([row])
+    assert not under_way.query()  # type: ignore[attr-defined]
+    assert step.read() == runner.run([row])
