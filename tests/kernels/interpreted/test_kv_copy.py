@@ -38,13 +38,13 @@ def test_no_pairs() -> None:
 
 
 def test_blocks_beyond_2_to_the_31_elements() -> None:
-    """The last layer's last block starts at 2^31 + 2^25, with strides that fit in 32 bits."""
-    layer, block = 2**31 - 2**10, 2**24 + 2**9
-    storage = torch.empty(layer + 2 * block + 4 * 1024, dtype=torch.int8)
-    cache = storage.as_strided((2, 2, 3, 1, 16, 64), (layer, 1024, block, 1024, 64, 1))
-    cache[1, :, 0], cache[1, :, 2] = 3, 0
-    triton.kv_copy(cache, torch.tensor([0]), torch.tensor([2]), torch.tensor([16]))
-    assert int(cache[1, :, 2].sum()) == 3 * 2 * 16 * 64
+    """The last layer starts at 2^31 + 2^12, its block 1 another 2^31 on: strides fit in 32 bits."""
+    layer, block = 2**30 + 2**11, 2**31 - 2**12
+    storage = torch.empty(2 * layer + block + 2 * 1024, dtype=torch.int8)
+    cache = storage.as_strided((3, 2, 2, 1, 16, 64), (layer, 1024, block, 1024, 64, 1))
+    cache[2, :, 0], cache[2, :, 1] = 3, 0
+    triton.kv_copy(cache, torch.tensor([0]), torch.tensor([1]), torch.tensor([16]))
+    assert int(cache[2, :, 1].sum()) == 3 * 2 * 16 * 64
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,12 +47,18 @@ def test_matches_the_reference(
     assert_as_good(got, lambda b: truth(b, window), given, spec.ERROR_FACTOR)
 
 
-@pytest.mark.parametrize(("dtype", "window"), [(torch.float16, 0), (torch.float32, 150)])
-def test_split_positions_are_joined(dtype: torch.dtype, window: int) -> None:
-    """Shares nobody fills are never read, whatever lies in the workspace."""
+@pytest.mark.parametrize(
+    ("dtype", "window", "larger"), [(torch.float16, 0, 1), (torch.float32, 150, 40)]
+)
+def test_split_positions_are_joined(dtype: torch.dtype, window: int, larger: int) -> None:
+    """Shares nobody fills are never read, whatever lies in the workspace.
+
+    larger: of the scores, whose exponentials then overflow.
+    """
     given = batch(
         [(1, 0), (1, 40), (1, 391)], heads=2, kv_heads=1, d=64, dtype=dtype, window=window
     )
+    given = replace(given, scale=given.scale * larger)
     shape = f"d64x{8 * given.cache.element_size()}"
     table = {"paged_attention_decode": {shape: {"WAVES": 9, "MIN_TILES": 1, "TILE": 64}}}
     out = torch.full((3, 2, 80), math.nan, dtype=dtype)[..., :64]
