@@ -1,0 +1,142 @@
+"""The CUDA C++ kernels beside the ones in use: right, and how fast.
+
+`kernels.resolve` takes an implementation in CUDA C++ only where it was seen to win; this shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels import cuda_build
+from kernels.cuda_build import Kernels
+from kernels.linear_group import cuda as linear_cuda
+from kernels.linear_group.spec import REL_ERROR
+from kernels.paged_attention_decode import cuda as decode_cuda
+from kernels.paged_attention_decode.spec import ERROR_FACTOR
+from kernels.resolve import chosen, resolve
+from loadtest.gpu import cases as c
+from loadtest.gpu.bench import Bench, Json, Skipped
+from loadtest.gpu.cases import Case, Inputs
+from loadtest.gpu.kernels import ROUNDING, reference, relative, true_products
+from loadtest.gpu.timing import copies, median_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """case: as every implementation is given it. prepare: its inputs as ours wants them. ours."""
+
+    case: Case
+    prepare: Callable[[Inputs], Inputs]
+    ours: Callable[[Inputs], Tensor]
+    allowed: Callable[[float], float]
+    """Largest error against fp64, given that of plain PyTorch in the same precision."""
+
+
+def contest(bench: Bench) -> Json:
+    """Raises Skipped where the kernels can't be built."""
+    try:
+        kernels = cuda_build.emulated() if bench.dry else cuda_build.library()
+    except cuda_build.CudaUnavailable as reason:
+        raise Skipped(str(reason)) from None
+    rows, left_out = [], []
+    for one in contests(bench.dry, kernels):
+        if bench.left_s() < 2:
+            left_out.append(f"{one.case.op} {one.case.label}")
+            continue
+        rows.append(compare(one, bench))
+    return {"rows": rows, "left_out": left_out, "wrong": [r["what"] for r in rows if not r["ok"]]}
+
+
+def contests(dry: bool, kernels: Kernels) -> Iterator[Contest]:
+    """Attention over long and short contexts, products that read a weight once."""
+    llama = ((32, 1024), (1, 1024), (8, 1024), (64, 1024), (32, 4096))
+    products = [
+        (bits, n, *size)
+        for size in ((4096, 28672), (14336, 4096))
+        for bits in (4, 8)
+        for n in (1, 8, 32)
+    ]
+    if dry:
+        yield attention(c.decode(c.SMALL, 2, 40), kernels)
+        yield product(c.linear(4, 2, c.SMALL.hidden, c.SMALL.inner), kernels)
+        return
+    yield from (attention(c.decode(c.LLAMA, *size), kernels) for size in llama)
+    yield attention(c.decode(c.LLAMA, 32, 1024, ragged=True), kernels)
+    yield attention(c.decode(c.QWEN, 32, 1024), kernels)
+    yield from (product(c.linear(*size), kernels) for size in products)
+
+
+def attention(case: Case, kernels: Kernels) -> Contest:
+    def prepare(x: Inputs) -> Inputs:
+        work = decode_cuda.decode_workspace(x["q"], x["cache"], x["tables"])
+        return {**x, "workspace": work}
+
+    op = partial(decode_cuda.paged_attention_decode, kernels=kernels)
+    return Contest(case, prepare, lambda x: case.call(op, x), lambda e: ERROR_FACTOR * e + ROUNDING)
+
+
+def product(case: Case, kernels: Kernels) -> Contest:
+    def prepare(x: Inputs) -> Inputs:
+        w = linear_cuda.pack(x["w"].codes())
+        out = x["x"].new_empty(x["x"].shape[0], w.n_out)
+        work = linear_cuda.workspace(w.n_in, out.device, out.shape[0])
+        return {"x": x["x"], "w": w, "out": out, "work": work}
+
+    ours = partial(linear_cuda.linear_group, kernels=kernels)
+    # activations are rounded to 8 bits, as on the CPU
+    return Contest(case, prepare, lambda x: ours(**x), lambda _: REL_ERROR)
+
+
+def compare(one: Contest, bench: Bench) -> Json:
+    """Error against fp64, microseconds of ours and of what `resolve` gives, share of bandwidth."""
+    case, device = one.case, bench.device
+    dtype = torch.float16 if bench.dry else bench.dtype
+    theirs = resolve(case.op, device.type)
+    n_bytes = case.n_bytes(dtype.itemsize)
+    sets = [case.inputs(dtype, device, bench.seed + i) for i in range(copies(n_bytes, device))]
+    with torch.inference_mode(), true_products():
+        error, plain = errors(one, case.inputs(dtype, device, bench.seed))
+        prepared = [one.prepare(x) for x in sets]
+        ours_ms = median_ms([partial(one.ours, x) for x in prepared], device, tries=5)
+        del prepared
+        their_ms = median_ms([partial(case.call, theirs, x) for x in sets], device, tries=5)
+    gb_s = n_bytes / ours_ms / 1e6
+    return {
+        "what": f"{case.op} {case.label}",
+        "error": error,
+        "plain_error": plain,
+        "ok": error <= one.allowed(plain),
+        "us": 1000 * ours_ms,
+        "beside": chosen()[case.op, device.type],
+        "beside_us": 1000 * their_ms,
+        "gb_s": gb_s,
+        "percent_of_copy": 100 * gb_s / bench.ceilings["copy_gb_s"],
+    }
+
+
+def errors(one: Contest, x: Inputs) -> tuple[float, float]:
+    """Of ours and of plain PyTorch in the same precision, both against fp64."""
+    plain = reference(one.case.op)
+    wide = {k: v.double() if _is_real(v) else v for k, v in x.items()}
+    truth = one.case.call(plain, wide)
+    return relative(one.ours(one.prepare(x)), truth), relative(one.case.call(plain, x), truth)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def show(result: Json) -> None:
+    print(f"{'operation':58}{'us':>9}{'beside':>18}{'% copy':>8}   error")
+    for r in result["rows"]:
+        beside = f"{r['beside']} {r['beside_us']:.1f}"
+        print(f"{r['what']:58}{r['us']:9.1f}{beside:>18}{r['percent_of_copy']:8.0f}   ", end="")
+        print(f"{r['error']:.1e} (plain {r['plain_error']:.1e}){'' if r['ok'] else '  WRONG'}")
+    if result["left_out"]:
+        print(f"left out, no time: {', '.join(result['left_out'])}")
