@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from engine.client import Engine
 from engine.config import EngineConfig
 from engine.inputs import Row, Sampled
 from engine.request import Request
+from engine.sampling import SamplingParams
 from tests.engine.fakes import HashRunner, expected
 from voice_agent.agent import Call
 from voice_agent.context import Chat, Decoder, Prompt
@@ -69,7 +70,8 @@ class Step:
 
 
 class EngineScene(Scene):
-    """`make(clock)`: an engine that is not started. deaf: early words are ignored, as before."""
+    """`make(clock)`: an engine that is not started. deaf: early words are ignored. min_tokens: of
+    every reply, so that there is something to interrupt."""
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class EngineScene(Scene):
         chat: Chat | None = None,
         tokenizer: Decoder | None = None,
         deaf: bool = False,
+        min_tokens: int = 0,
         **agent: object,
     ) -> None:
         super().__init__("", chat=chat, tokenizer=tokenizer, **agent)
@@ -89,14 +92,15 @@ class EngineScene(Scene):
         self.steps: list[Step] = []
         self.prompts: list[tuple[int, ...]] = []
         self.each_step: Callable[[], None] = lambda: None
+        self._min_tokens = min_tokens
         self._think = self.brain.think
         self.brain.think = self._asked  # type: ignore[method-assign]
         self._watched = self.engine._runner.run
         self.engine._runner.run = self._run  # type: ignore[method-assign]
 
-    def _asked(self, prompt: Prompt, *args: Any, **named: Any) -> Any:
+    def _asked(self, prompt: Prompt, sampling: SamplingParams, **named: Any) -> Any:
         self.prompts.append(prompt.ids)
-        return self._think(prompt, *args, **named)
+        return self._think(prompt, replace(sampling, min_tokens=self._min_tokens), **named)
 
     def _run(self, rows: Sequence[Row]) -> list[Sampled | None]:
         n_chosen = sum(row.sample is not None for row in rows)

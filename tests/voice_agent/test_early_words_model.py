@@ -46,7 +46,7 @@ def played(smollm2_path: Path) -> tuple[EngineScene, EngineScene]:
     scenes = []
     for deaf in (False, True):
         scene = EngineScene(
-            make, chat=engine.chat, tokenizer=engine.tokenizer, deaf=deaf,
+            make, chat=engine.chat, tokenizer=engine.tokenizer, deaf=deaf, min_tokens=40,
             instructions="You are a friendly phone agent. Tell long stories.",
             sampling={"temperature": 0.0}, limits={"max_reply_tokens": 60},
         )  # fmt: skip
