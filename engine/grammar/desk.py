@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from engine.errors import InternalError, UsageError
-from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraint import Constraint
 from engine.request import Request
+
+if TYPE_CHECKING:
+    from engine.grammar.compiler import GrammarCompiler
 
 
 class GrammarDesk:

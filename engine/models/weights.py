@@ -18,8 +18,6 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.models.config import ModelConfig, from_gguf, from_hf
-from engine.models.gguf_codes import DENSE, KINDS
-from engine.models.gguf_file import GgufFile
 from kernels.linear_group.spec import Codes, quantise
 
 _GGUF = {
@@ -91,6 +89,8 @@ class GgufWeights:
     """Weights of one GGUF file."""
 
     def __init__(self, path: Path) -> None:
+        from engine.models.gguf_file import GgufFile  # only these files need the gguf package
+
         self.file = GgufFile(path)
         embed = self.file.tensors.get("token_embd.weight")
         if embed is None:
@@ -106,6 +106,8 @@ class GgufWeights:
         return weight if self.config.architecture == "llama" else _rotary(name, weight, self.config)
 
     def codes(self, name: str, bits: int = 8) -> Codes:
+        from engine.models.gguf_codes import DENSE, KINDS
+
         part = name.rpartition(".")[2]
         shape = weight_shape(part, self.config)
         info = self.file.tensors.get(self._name(name))
