@@ -40,7 +40,14 @@ def test_every_section_measures_prints_and_keeps_its_figures(
     assert virtual["radix"]["cached_tokens"] > 0
     assert virtual["none"]["cached_tokens"] == 0
     assert body["long"]["amid_ms"]["n"] > 0
-    assert body["playback"]["measured"]["deadline"]["turns"] > 0
+    playback = body["playback"]
+    assert playback["measured"]["deadline"]["turns"] > 0
+    assert playback["decode_tokens_per_s"] > 0.0
+    assert all("load" in tried for tried in playback["virtual"])
     assert [row["requests"] for row in body["plan"]["rows"]] == [16, 256, 4096]
     assert body["cancel"]["free_ms"]["n"] == body["cancel"]["aborts"]
     assert body["v1"]["hang_up_to_abort_ms"]["n"] > 0
+    assert body["call"]["turns"] > 0
+    assert body["call"]["prefix"]["first"]["prompt_tokens"]["n"] == 1
+    assert body["call"]["engine"]["tokens_total"] > 0.0
+    assert all(body[name]["hardware"] and "threads" in str(body[name]) for name in SECTIONS)

@@ -1,14 +1,17 @@
 """The engine beside its peers: `python -m loadtest.bench engine [--only NAME ...] [--quick]`.
 
 Sections: quality, bound, first, fixed, spoken (beside the peers); static, radix, long, playback,
-plan, cancel, v1 (our own modes). Peers are prepared by `python -m loadtest.bench peers`. The
-machine should be quiet: other processes using under 0.15 of a core.
+plan, cancel, v1, call (our own modes). Peers are prepared by `python -m loadtest.bench peers`. The
+machine should be quiet: other processes using under 0.15 of a core. Sections run one at a time add
+up in the JSON file; `--show` prints all that it holds and measures nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +36,7 @@ SECTIONS: dict[str, Section] = {
     "plan": ("planning", "planning", "show"),
     "cancel": ("cancel", "cancel", "show"),
     "v1": ("door", "door", "show"),
+    "call": ("call", "call", "show"),
 }
 
 
@@ -47,31 +51,56 @@ def main(argv: Sequence[str] | None = None) -> int:
         quick=a.quick,
         seed=a.seed,
     )
-    body: dict[str, Any] = {"hardware": hardware(), "model": a.model, "seed": a.seed}
+    body = kept(a.json, a.model)
+    if a.show:
+        for name in SECTIONS:
+            if name in body:
+                show_section(name, body[name])
+        return 0
+    body |= {"hardware": hardware(), "seed": a.seed}
     print(f"{body['hardware']}; {a.model}")
     bench = Bench.open(options)
     try:
         for name in a.only or SECTIONS:
             body[name] = run_section(bench, name)
-            body["not_run"] = bench.not_run
             write_json(a.json, body)
     finally:
         bench.close()
     return 0
 
 
+def kept(path: Path | None, model: str) -> dict[str, Any]:
+    """What earlier runs left in the file; another model's figures end the program."""
+    body: dict[str, Any] = {"model": model}
+    if path is not None and path.exists():
+        body |= json.loads(path.read_text("utf-8"))
+        if body["model"] != model:
+            raise SystemExit(f"{path} holds figures of {body['model']}, not of {model}")
+    return body
+
+
 def run_section(bench: Bench, name: str) -> dict[str, Any]:
     """Measure and print one section."""
-    where, measure, show = SECTIONS[name]
+    where, measure, _ = SECTIONS[name]
     module = importlib.import_module(f"loadtest.bench.llm.{where}")
-    print(f"\n== {name}", flush=True)
-    start = time.perf_counter()
+    print(f"\n{name} ...", flush=True)
+    machine, start = hardware(), time.perf_counter()
     work: Callable[[Bench], dict[str, Any]] = getattr(module, measure)
     body = work(bench)
-    body["took_s"] = time.perf_counter() - start
-    getattr(module, show)(body)
-    print(f"  ({body['took_s']:.0f} s)", flush=True)
+    body |= {
+        "took_s": time.perf_counter() - start,
+        "hardware": machine,
+        "not_run": list(bench.not_run),
+    }
+    show_section(name, body)
     return body
+
+
+def show_section(name: str, body: dict[str, Any]) -> None:
+    where, _, show = SECTIONS[name]
+    print(f"\n== {name} ({body['hardware']} when it began; {body['took_s']:.0f} s)")
+    getattr(importlib.import_module(f"loadtest.bench.llm.{where}"), show)(body)
+    sys.stdout.flush()
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -88,7 +117,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--no-peers", action="store_true")
     p.add_argument("--all-peers", action="store_true", help="the slow settings too")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--json", type=Path)
+    p.add_argument("--json", type=Path, help="sections are added to those it holds")
+    p.add_argument("--show", action="store_true", help="print what the JSON file holds")
     return p.parse_args(argv)
 
 

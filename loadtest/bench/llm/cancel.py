@@ -24,6 +24,7 @@ def cancel(bench: Bench) -> dict[str, Any]:
         took, steps = b.run(lambda: _abort_often(engine, bench.workload(6000), times))
     return {
         "threads": policy_name(ALONE_THREADS),
+        "shape": "one of eight decoding calls aborted, 300 tokens in",
         "aborts": times,
         "free_ms": tail(took),
         "most_steps": max(steps),
@@ -68,6 +69,7 @@ def show(body: dict[str, Any]) -> None:
     took = body["free_ms"]
     print(
         f"abort to blocks free amid seven decoding calls, {body['threads']}: at most "
-        f"{body['most_steps']} steps; p50 {ms(took, 'p50')} max {ms(took, 'max')} ms "
+        f"{body['most_steps']} steps; p50 {ms(took, 'p50')} p95 {ms(took, 'p95')} p99 "
+        f"{ms(took, 'p99')} max {ms(took, 'max')} ms "
         f"(n = {took['n']})"
     )

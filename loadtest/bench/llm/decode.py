@@ -135,12 +135,15 @@ def _first_goals(model: str, rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def show_first(body: dict[str, Any]) -> None:
     print(f"{'':26}{'first text of 200 tokens, ms':>34}")
-    print(f"{'':26}{'cold p50':>12}{'p95':>9}{'cached p50':>13}{'p95':>9}{'n':>5}")
+    print(
+        f"{'':26}{'cold p50':>12}{'p95':>9}{'p99':>9}{'cached p50':>13}{'p95':>9}{'p99':>9}{'n':>5}"
+    )
     for row in body["rows"]:
         cold, cached = row["cold_ms"], row["cached_ms"]
         print(
             f"{row['target']:26}{ms(cold, 'p50'):>12}{ms(cold, 'p95'):>9}"
-            f"{ms(cached, 'p50'):>13}{ms(cached, 'p95'):>9}{cold['n']:>5}"
+            f"{ms(cold, 'p99'):>9}{ms(cached, 'p50'):>13}{ms(cached, 'p95'):>9}"
+            f"{ms(cached, 'p99'):>9}{cold['n']:>5}"
         )
     for name, value in body["goals"].items():
         print(f"  {name.replace('_', ' ')}: {value:.2f}")
@@ -228,15 +231,15 @@ def show_sweep(body: dict[str, Any]) -> None:
     print(f"{body['shape']}; {body['rounds']} round(s)")
     print(
         f"{'calls':>5}  {'':26}{'tok/s':>8}{'TTFT p50':>10}{'p95':>8}{'p99':>8}"
-        f"{'gap p50':>9}{'p99':>8}{'max':>8}{'ms/token p50':>14}{'p99':>8}"
+        f"{'gap p50':>9}{'p95':>8}{'p99':>8}{'max':>8}{'ms/token p50':>14}{'p95':>8}{'p99':>8}"
     )
     for row in body["rows"]:
         t, g, v = row["ttft_ms"], row["gap_ms"], row["normalised_ms"]
         print(
             f"{row['concurrency']:5}  {row['target']:26}{row['tokens_per_s']:8.1f}"
             f"{ms(t, 'p50'):>10}{ms(t, 'p95'):>8}{ms(t, 'p99'):>8}"
-            f"{ms(g, 'p50'):>9}{ms(g, 'p99'):>8}{ms(g, 'max'):>8}"
-            f"{ms(v, 'p50'):>14}{ms(v, 'p99'):>8}"
+            f"{ms(g, 'p50'):>9}{ms(g, 'p95'):>8}{ms(g, 'p99'):>8}{ms(g, 'max'):>8}"
+            f"{ms(v, 'p50'):>14}{ms(v, 'p95'):>8}{ms(v, 'p99'):>8}"
         )
         if row["failed"]:
             print(f"       failed: {row['failed'][0][:80]}")

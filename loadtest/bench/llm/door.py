@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import re
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -23,8 +20,9 @@ from loadtest.bench.llm.decode import in_turn
 from loadtest.bench.llm.measure import Reply, ms, pooled, tail
 from loadtest.bench.llm.own import LIVE_THREADS, policy_name
 from loadtest.bench.llm.target import InProcess, OverHttp, Target, play
+from loadtest.bench.llm.up import metric, served
 from loadtest.bench.llm.workload import SYSTEM, Ask
-from loadtest.bench.peers.process import ServerFailed, ServerProcess, free_port
+from loadtest.bench.peers.process import ServerFailed, ServerProcess
 
 _POLL_S = 0.001
 
@@ -35,7 +33,12 @@ def door(bench: Bench) -> dict[str, Any]:
     first: dict[str, dict[str, list[float]]] = {}
     rows: dict[tuple[int, str], list[list[Reply]]] = {}
     try:
-        with _server(bench) as server, bench.own.open(LIVE_THREADS) as engine:
+        settings = {"ENGINE__MAX_NUM_SEQS": "32"}
+        with (
+            served(bench.options.model, settings) as server,
+            bench.own.open(LIVE_THREADS) as engine,
+        ):
+            server.freeze()
             http = OverHttp("/v1", server.port, model=bench.options.model)
             targets: list[Target] = [http, InProcess("in process", engine)]
             for i in range(2 if quick else 8):
@@ -56,6 +59,7 @@ def door(bench: Bench) -> dict[str, Any]:
         return {}
     return {
         "threads": policy_name(LIVE_THREADS),
+        "shape": f"{SYSTEM} tokens cold and cached; 32 in, 64 out, all at once",
         "first": {
             name: {kind: tail(values) for kind, values in kinds.items()}
             for name, kinds in first.items()
@@ -66,33 +70,6 @@ def door(bench: Bench) -> dict[str, Any]:
         ],
         "hang_up_to_abort_ms": tail(hung_up),
     }
-
-
-@contextlib.contextmanager
-def _server(bench: Bench) -> Iterator[ServerProcess]:
-    """Raises ServerFailed. Listens on the loopback, with no key."""
-    port = free_port()
-    command = [
-        sys.executable, "-m", "voice_agent.cli", "up", "--port", str(port), "--no-fetch",
-        "--llm", bench.options.model, "--stt", "whisper-tiny.en", "--voice", "piper-joe",
-    ]  # fmt: skip
-    env = os.environ | {"VOICE_AGENT__ENGINE__MAX_NUM_SEQS": "32"}
-    server = ServerProcess("voice-agent up", command, port, env)
-    try:
-        server.wait_ready()
-        _until_served(server)
-        server.freeze()
-        yield server
-    finally:
-        server.close()
-
-
-def _until_served(server: ServerProcess) -> None:
-    until = time.monotonic() + 120.0
-    while '"id"' not in server.get("/v1/models"):
-        if time.monotonic() > until:
-            raise ServerFailed("voice-agent up serves no model")
-        time.sleep(0.5)
 
 
 @contextlib.contextmanager
@@ -142,30 +119,32 @@ async def _hang_up(
 
 
 def _aborted(server: ServerProcess) -> float:
-    found = re.search(r"^voice_agent_\w*aborted_total (\S+)", server.get("/metrics"), re.MULTILINE)
-    if found is None:
-        raise ServerFailed("the server's metrics don't count aborts")
-    return float(found.group(1))
+    return metric(server.get("/metrics"), "engine_aborted_total")
 
 
 def show(body: dict[str, Any]) -> None:
     if not body.get("rows"):
         return
-    print(f"`voice-agent up` and the engine alone, {body['threads']}")
+    print(f"`voice-agent up` and the engine in process, {body['threads']}; {body['shape']}")
     for name, kinds in body["first"].items():
         print(
-            f"  {name:12} first text of 200 tokens: cold p50 {ms(kinds['cold'], 'p50')}, "
-            f"cached {ms(kinds['cached'], 'p50')} ms ({kinds['cached tokens']['p50']:.0f} tokens)"
+            f"  {name:12} first text of 200 tokens: cold p50 {ms(kinds['cold'], 'p50')} "
+            f"p95 {ms(kinds['cold'], 'p95')} p99 {ms(kinds['cold'], 'p99')}, cached p50 "
+            f"{ms(kinds['cached'], 'p50')} p95 {ms(kinds['cached'], 'p95')} p99 "
+            f"{ms(kinds['cached'], 'p99')} ms ({kinds['cached tokens']['p50']:.0f} tokens, "
+            f"n = {kinds['cold']['n']})"
         )
     for row in body["rows"]:
         t, g = row["ttft_ms"], row["gap_ms"]
         print(
             f"  {row['concurrency']:3} calls {row['target']:12}{row['tokens_per_s']:8.1f} tok/s, "
-            f"TTFT p50 {ms(t, 'p50')}, gap p50 {ms(g, 'p50')} p99 {ms(g, 'p99')}"
+            f"TTFT p50 {ms(t, 'p50')} p95 {ms(t, 'p95')} p99 {ms(t, 'p99')}, "
+            f"gap p50 {ms(g, 'p50')} p95 {ms(g, 'p95')} p99 {ms(g, 'p99')}"
             + (f"; failed: {row['failed'][0][:60]}" if row["failed"] else "")
         )
     took = body["hang_up_to_abort_ms"]
     print(
-        f"  connection closed to request aborted: p50 {ms(took, 'p50')} max {ms(took, 'max')} ms "
+        f"  connection closed to request aborted: p50 {ms(took, 'p50')} p95 {ms(took, 'p95')} p99 "
+        f"{ms(took, 'p99')} max {ms(took, 'max')} ms "
         f"(n = {took['n']}; the look itself takes some)"
     )

@@ -28,7 +28,9 @@ def long_prompt(bench: Bench) -> dict[str, Any]:
     system = work.piece(SYSTEM)
     asks = [Ask(system + work.turn(), replies) for _ in range(n)]
     prompt = work.piece(length)
-    out: dict[str, Any] = {"calls": n, "prompt": length, "threads": policy_name(ALONE_THREADS)}
+    shape = f"{length} prompt tokens amid {n} calls that speak"
+    out: dict[str, Any] = {"threads": policy_name(ALONE_THREADS), "shape": shape}
+    out |= {"calls": n, "prompt": length}
     with bench.own.open(ALONE_THREADS, max_requests=512) as engine:
         room = engine.max_model_len - 2
         if length > room:
@@ -97,7 +99,8 @@ def show(body: dict[str, Any]) -> None:
     for name in ("without_ms", "amid_ms"):
         gaps = body[name]
         print(
-            f"  gaps {name[:-3]:8} p50 {ms(gaps, 'p50')} p99 {ms(gaps, 'p99')} "
+            f"  gaps {name[:-3]:8} p50 {ms(gaps, 'p50')} p95 {ms(gaps, 'p95')} p99 "
+            f"{ms(gaps, 'p99')} "
             f"max {ms(gaps, 'max')} ms (n = {gaps['n']})"
         )
     print(

@@ -37,26 +37,30 @@ class OwnEngines:
         return self._parts[threads]
 
     def warmup(self, threads: int) -> WarmupReport:
-        """What steps cost, measured by the first engine that opened."""
+        """What steps cost, up to 64 rows; measured once."""
         if threads not in self._warm:
-            with self.open(threads):
-                pass
+            engine = self._engine(threads, max_num_seqs=64)
+            self._warm[threads] = engine.warm()
+            engine.close()
         return self._warm[threads]
 
     @contextmanager
     def open(self, threads: int, **options: Any) -> Iterator[Engine]:
         """A started, warm engine with an empty cache. options: of `EngineConfig`."""
-        parts = self.parts(threads)
-        own = {field.name: getattr(parts, field.name) for field in dataclasses.fields(parts)}
-        engine = Engine(
-            self.config(threads, **options), own.pop("runner"), clock=MonotonicClock(), **own
-        )
-        self._warm[threads] = engine.warm(self._warm.get(threads))
+        known = self.warmup(threads)
+        engine = self._engine(threads, **options)
+        engine.warm(known)
         engine.start()
         try:
             yield engine
         finally:
             engine.close()
+
+    def _engine(self, threads: int, **options: Any) -> Engine:
+        parts = self.parts(threads)
+        own = {field.name: getattr(parts, field.name) for field in dataclasses.fields(parts)}
+        config = self.config(threads, **options)
+        return Engine(config, own.pop("runner"), clock=MonotonicClock(), **own)
 
 
 def policy_name(threads: int) -> str:

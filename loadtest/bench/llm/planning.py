@@ -38,7 +38,13 @@ def planning(bench: Bench) -> dict[str, Any]:
             }
         )
     growth = rows[-1]["plan_us_per_request"] / rows[-2]["plan_us_per_request"]
-    return {"gpu_step_ms": GPU_STEP_MS, "rows": rows, "growth_per_request": growth}
+    return {
+        "threads": "1 thread, the scheduler alone",
+        "shape": "every request decodes",
+        "gpu_step_ms": GPU_STEP_MS,
+        "rows": rows,
+        "growth_per_request": growth,
+    }
 
 
 def _time(bench: Bench, n: int, steps: int) -> dict[str, list[float]]:
@@ -83,11 +89,15 @@ def _time(bench: Bench, n: int, steps: int) -> dict[str, list[float]]:
 
 
 def show(body: dict[str, Any]) -> None:
-    print(f"{'requests':>9}{'plan us p50':>13}{'p95':>9}{'a request':>11}{'other us p50':>14}")
+    print(f"{body['threads']}; {body['shape']}")
+    print(
+        f"{'requests':>9}{'plan us p50':>13}{'p95':>9}{'p99':>9}{'a request':>11}"
+        f"{'other us p50':>14}"
+    )
     for row in body["rows"]:
         plan = row["plan_us"]
         print(
-            f"{row['requests']:9}{ms(plan, 'p50'):>13}{ms(plan, 'p95'):>9}"
+            f"{row['requests']:9}{ms(plan, 'p50'):>13}{ms(plan, 'p95'):>9}{ms(plan, 'p99'):>9}"
             f"{row['plan_us_per_request']:11.3f}{ms(row['advance_us'], 'p50'):>14}"
             f"   {row['percent_of_gpu_step']:.2f} % of a {body['gpu_step_ms']:.0f} ms step"
         )

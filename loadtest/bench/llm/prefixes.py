@@ -1,7 +1,8 @@
 """Prefix caches compared: radix, block hashes and none, and what each part of radix is worth.
 
 First text when 60 % of the requests begin with one of three prefixes, at 70 % of the load that a
-server without a cache can bear; and throughput when no two requests share anything.
+server without a cache can bear; and throughput when no two requests share anything. In virtual time
+the cache is so small that what is evicted, and when, matters.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from loadtest.bench.llm import bench as b
 from loadtest.bench.llm.bench import Bench
 from loadtest.bench.llm.measure import ms, pooled, summary
+from loadtest.bench.llm.oldest import OldestFirst
 from loadtest.bench.llm.own import ALONE_THREADS, policy_name
 from loadtest.bench.llm.target import InProcess, play
 from loadtest.bench.llm.virtual import Listener, VirtualEngine
@@ -19,14 +21,17 @@ from loadtest.bench.llm.workload import BURST, PREFIX, SHORT_REPLY, Ask
 
 KINDS = ("radix", "block-hash", "none")
 SHARE, LOAD = 0.6, 0.7
-TIGHT, AMPLE = 32 * 32, 16 * 1024
-"""Blocks of the cache: little more than 32 requests hold at once, and more than all ever fill."""
+TIGHT, AMPLE = 10 * 32, 16 * 1024
+"""Blocks of the cache: little more than ten requests hold that share nothing, and more than all
+ever fill."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "radix": {},
     "  without exact tails": {"exact_tails": False},
     "  in order of arrival": {"scheduling_policy": "fcfs"},
-    "  with ample memory": {"n_blocks": AMPLE},
     "  without pins": {"pins": False},
+    "  oldest evicted first": {"lru": False},
+    "  neither pins nor that order": {"pins": False, "lru": False},
+    "  with ample memory": {"n_blocks": AMPLE},
     "block-hash": {"prefix_cache": "block-hash"},
     "none": {"prefix_cache": "none"},
 }
@@ -53,6 +58,11 @@ def prefixes(bench: Bench) -> dict[str, Any]:
         "threads": policy_name(ALONE_THREADS),
         "prefix": PREFIX,
         "share": SHARE,
+        "shape": (
+            f"{100 * SHARE:.0f} % of the requests begin with one of three prefixes of {PREFIX} "
+            f"tokens, turns of 8-24, {SHORT_REPLY} out, bursts, {100 * LOAD:.0f} % load"
+        ),
+        "blocks": {"virtual": TIGHT, "ample": AMPLE},
         "virtual": simulated,
         "virtual_unique": {
             kind: _virtual(bench, n_virtual, 0.0, prefix_cache=kind, pins=False) for kind in KINDS
@@ -85,11 +95,14 @@ def _virtual(
     n_blocks: int = TIGHT,
     exact_tails: bool = True,
     pins: bool = True,
+    lru: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
     config = bench.own.config(ALONE_THREADS, max_requests=4096, **options)
     warmup = bench.own.warmup(ALONE_THREADS)
     engine = VirtualEngine(config, warmup, n_blocks, exact_tails=exact_tails)
+    if not lru:
+        engine.kv.prefix = OldestFirst(engine.kv.pins, engine.kv.block_size)
     asks = bench.workload(7000).partly_shared(n, share, _apart_s(bench))
     if pins and share:
         for number, prefix in enumerate(_common(asks)):
@@ -120,23 +133,24 @@ def _common(asks: list[Ask]) -> list[tuple[int, ...]]:
 
 
 def show(body: dict[str, Any]) -> None:
-    print(
-        f"{100 * body['share']:.0f} % of the requests begin with one of three prefixes of "
-        f"{body['prefix']} tokens, {body['threads']}"
-    )
+    print(f"{body['shape']}; {body['threads']}")
     base = body["virtual"]["block-hash"]["ttft_ms"]
-    print(f"{'virtual time':26}{'TTFT p50':>10}{'p95':>9}{'over block-hash':>22}{'cached':>9}")
+    print(
+        f"{f'virtual time, {TIGHT} blocks':32}{'TTFT p50':>10}{'p95':>9}{'p99':>9}"
+        f"{'over block-hash':>22}{'cached':>9}{'evicted':>9}"
+    )
     for name, row in body["virtual"].items():
         t = row["ttft_ms"]
         change = [f"{100 * (t[p] / base[p] - 1):+.0f} %" for p in ("p50", "p95")]
         cached = 100 * row["cached_tokens"] / row["prompt_tokens"]
         print(
-            f"{name:26}{ms(t, 'p50'):>10}{ms(t, 'p95'):>9}{' / '.join(change):>22}{cached:8.0f} %"
+            f"{name:32}{ms(t, 'p50'):>10}{ms(t, 'p95'):>9}{ms(t, 'p99'):>9}"
+            f"{' / '.join(change):>22}{cached:7.0f} %{row['evicted_blocks']:9}"
         )
-    print(f"{'measured':26}{'TTFT p50':>10}{'p95':>9}")
+    print(f"{'measured':32}{'TTFT p50':>10}{'p95':>9}{'p99':>9}")
     for name, row in body["measured"].items():
         t = row["ttft_ms"]
-        print(f"{name:26}{ms(t, 'p50'):>10}{ms(t, 'p95'):>9}   (n = {t['n']})")
+        print(f"{name:32}{ms(t, 'p50'):>10}{ms(t, 'p95'):>9}{ms(t, 'p99'):>9}   (n = {t['n']})")
     unique, lone = body["unique_tokens_per_s"], body["virtual_unique"]
     for kind in KINDS[:2]:
         print(

@@ -10,7 +10,7 @@ from engine.inputs import Row
 from engine.runner import ModelRunner
 from loadtest.bench.llm.bench import Bench
 from loadtest.bench.llm.decode import WITHIN
-from loadtest.bench.llm.own import ALONE_THREADS
+from loadtest.bench.llm.own import ALONE_THREADS, policy_name
 from loadtest.bench.peers import perplexity
 from loadtest.bench.peers.settings import REFERENCE
 from loadtest.bench.prose import windows
@@ -32,7 +32,11 @@ def quality(bench: Bench) -> dict[str, Any]:
     for row in rows:
         value = row["perplexity"]
         row["over_shipped"] = None if reference is None else value / reference - 1
-    return {"tokens": sum(len(w) - 1 for w in text), "rows": rows}
+    return {
+        "threads": policy_name(ALONE_THREADS),
+        "tokens": sum(len(w) - 1 for w in text),
+        "rows": rows,
+    }
 
 
 def decoded(runner: ModelRunner, text: list[list[int]]) -> list[list[float]]:
@@ -54,7 +58,7 @@ def decoded(runner: ModelRunner, text: list[list[int]]) -> list[list[float]]:
 
 
 def show(body: dict[str, Any]) -> None:
-    print(f"perplexity over {body['tokens']} tokens of prose, windows of 256")
+    print(f"perplexity over {body['tokens']} tokens of prose, windows of 256; {body['threads']}")
     for row in body["rows"]:
         over = row["over_shipped"]
         note = ""

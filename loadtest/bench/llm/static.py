@@ -43,6 +43,7 @@ def static(bench: Bench) -> dict[str, Any]:
     simulated = {mode: _simulated(bench, mode) for mode in MODES}
     return {
         "threads": policy_name(ALONE_THREADS),
+        "shape": f"{calls} calls in bursts, {SYSTEM} tokens shared, 20-{longest} out",
         "calls": calls,
         "rounds": rounds,
         "longest_step_ms": steps,
@@ -112,18 +113,18 @@ def _goals(modes: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 
 def show(body: dict[str, Any]) -> None:
-    print(f"{body['calls']} calls in bursts, {body['rounds']} round(s), {body['threads']}")
+    print(f"{body['shape']}; {body['rounds']} round(s), {body['threads']}")
     for kind, note in (("measured", ""), ("virtual", " (virtual time, measured step costs)")):
         print(
-            f"{kind + note:52}{'tok/s':>8}{'TTFT p50':>10}{'p99':>8}{'ms/token p50':>14}{'p99':>8}"
-            f"{'gap p50':>9}{'p99':>8}{'max':>8}"
+            f"{kind + note:52}{'tok/s':>8}{'TTFT p50':>10}{'p95':>8}{'p99':>8}"
+            f"{'ms/token p50':>14}{'p95':>8}{'p99':>8}{'gap p50':>9}{'p95':>8}{'p99':>8}{'max':>8}"
         )
         for mode, row in body[kind].items():
             t, v, g = row["ttft_ms"], row["normalised_ms"], row["gap_ms"]
             print(
-                f"  {mode:50}{row['tokens_per_s']:8.1f}{ms(t, 'p50'):>10}{ms(t, 'p99'):>8}"
-                f"{ms(v, 'p50'):>14}{ms(v, 'p99'):>8}{ms(g, 'p50'):>9}{ms(g, 'p99'):>8}"
-                f"{ms(g, 'max'):>8}"
+                f"  {mode:50}{row['tokens_per_s']:8.1f}{ms(t, 'p50'):>10}{ms(t, 'p95'):>8}"
+                f"{ms(t, 'p99'):>8}{ms(v, 'p50'):>14}{ms(v, 'p95'):>8}{ms(v, 'p99'):>8}"
+                f"{ms(g, 'p50'):>9}{ms(g, 'p95'):>8}{ms(g, 'p99'):>8}{ms(g, 'max'):>8}"
             )
         goals = body["goals"][kind]
         print(

@@ -18,7 +18,7 @@ class Voice:
         self.dry_at: float | None = None
         self.started_s: float | None = None
         self.underruns = 0
-        self.dry_s = 0.0
+        self.dry_s = self.longest_dry_s = 0.0
         self._pending = 0
         self._clauses = 0
 
@@ -39,5 +39,6 @@ class Voice:
         elif ready_s > self.dry_at:
             self.underruns += 1
             self.dry_s += ready_s - self.dry_at
+            self.longest_dry_s = max(self.longest_dry_s, ready_s - self.dry_at)
         begin = ready_s if self.dry_at is None else max(ready_s, self.dry_at)
         self.dry_at = begin + n_tokens / TOKENS_PER_S

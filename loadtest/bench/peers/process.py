@@ -58,6 +58,10 @@ class ServerProcess:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def log(self) -> str:
+        """What it has written so far."""
+        return self._log.read_text("utf-8", "replace")
+
     def close(self) -> None:
         """End the group. Idempotent."""
         self.thaw()
@@ -74,7 +78,7 @@ class ServerProcess:
             os.killpg(self._process.pid, number)
 
     def _last_words(self) -> str:
-        return self._log.read_text("utf-8", "replace")[-400:].strip()
+        return self.log()[-400:].strip()
 
 
 def peer_server(
