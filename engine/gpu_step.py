@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -42,19 +42,14 @@ def picks_of(rows: Sequence[Row], *, every_row: bool) -> list[Pick]:
     end = 0
     for i, row in enumerate(rows):
         end += len(row.token_ids)
-        if row.sample is not None:
-            for n, sample in enumerate(_samples(row)):
-                at = i if every_row else len(picks)
-                picks.append(Pick(i, end - 1 - row.n_proposed + n, at, sample))
+        sample = row.sample
+        if sample is None:
+            continue
+        picks.append(Pick(i, end - 1 - row.n_proposed, i if every_row else len(picks), sample))
+        for n in range(1, row.n_proposed + 1):
+            after = replace(sample, position=sample.position + n)
+            picks.append(Pick(i, end - 1 - row.n_proposed + n, len(picks), after))
     return picks
-
-
-def _samples(row: Row) -> Iterator[SampleRow]:
-    """How to choose the token at the place of the row's first guess, and after each guess."""
-    assert row.sample is not None
-    yield row.sample
-    for n in range(1, row.n_proposed + 1):
-        yield replace(row.sample, position=row.sample.position + n)
 
 
 class GpuStep:

@@ -19,6 +19,7 @@ from kernels.sample.spec import Settings
 
 _RING = 2
 """Host copies: one may still be on its way to the device while the next is filled."""
+_BITS = 2**64 - 1
 SKIP = -1
 """A place in the cache where nothing is written."""
 
@@ -103,7 +104,7 @@ class StepInputs:
         if host.sent is not None:
             host.sent.synchronize()
         n_tokens = host.fill(rows, n_rows)
-        host.choose(rows, picks, max(n_rows, len(picks)), draws)
+        host.choose(picks, max(n_rows, len(picks)), draws)
         used = len(self._buffer) - 4 * self.limits.width * (self.limits.n_rows - n_rows)
         self._buffer[:used].copy_(host.buffer[:used], non_blocking=True)
         host.sent = self._device.mark()
@@ -120,12 +121,15 @@ class _Staging:
         self._of = {name: view.numpy() for name, view in _views(buffer, limits).items()}
         self._of["tables"].fill(limits.dummy_block)
         self._known: list[tuple[int, ...]] = [()] * limits.n_rows
+        self._lanes = np.empty(0, np.int64)
 
     def fill(self, rows: Sequence[Row], n_rows: int) -> int:
         """What is computed. Returns the number of tokens without padding."""
         of, n, most = self._of, len(rows), self._limits
-        for i in range(n_rows):
-            self._table(i, rows[i].blocks if i < n else ())
+        for i, row in enumerate(rows):
+            self._table(i, row.blocks)
+        for i in range(n, n_rows):
+            self._table(i, ())
         counts = np.fromiter((len(row.token_ids) for row in rows), np.int64, n)
         starts = np.fromiter((row.start for row in rows), np.int64, n)
         ends = np.cumsum(counts)
@@ -136,7 +140,8 @@ class _Staging:
 
         ids = chain.from_iterable(row.token_ids for row in rows)
         of["ids"][:n_tokens] = np.fromiter(ids, np.int64, n_tokens)
-        of["sources"][:n_tokens] = self._lanes(rows)[owner]
+        self._lanes = self._lanes_of(rows)
+        of["sources"][:n_tokens] = self._lanes[owner]
         of["positions"][:n_tokens] = positions
         of["slots"][:n_tokens] = blocks * most.block_size + positions % most.block_size
         of["seen"][:n] = starts + counts
@@ -150,36 +155,34 @@ class _Staging:
         of["slots"][n_tokens:padded] = SKIP
         return n_tokens
 
-    def choose(
-        self, rows: Sequence[Row], picks: Sequence[Pick], n_places: int, draws: bool
-    ) -> None:
-        """What is chosen, and where it goes.
-
-        Guesses leave open which choice counts, so theirs are kept nowhere: the loop reads them.
-        """
-        of, lanes = self._of, self._lanes(rows)
+    def choose(self, picks: Sequence[Pick], n_places: int, draws: bool) -> None:
+        """What is chosen, and where it goes; after `fill`."""
+        of = self._of
         of["lanes"][:n_places] = self._limits.dummy_lane
-        for pick in picks:
-            of["wanted"][pick.at] = pick.token
-            if not rows[pick.row].n_proposed:
-                of["lanes"][pick.at] = lanes[pick.row]
+        if not picks:
+            return
+        at = np.fromiter((pick.at for pick in picks), np.int64, len(picks))
+        of["wanted"][at] = [pick.token for pick in picks]
+        of["lanes"][at] = self._lanes[[pick.row for pick in picks]]
         if not draws:
             return
         of["temperature"][:n_places] = 0.0
-        for pick in picks:
-            params, at = pick.sample.params, pick.at
-            of["temperature"][at] = 0.0 if pick.on_host else params.temperature
-            of["top_k"][at] = params.top_k
-            of["top_p"][at] = params.top_p
-            of["min_p"][at] = params.min_p
-            of["seeds"][at] = _signed(pick.sample.seed)
-            of["draws"][at] = pick.sample.position
+        params = [pick.sample.params for pick in picks]
+        of["temperature"][at] = [0.0 if p.logprobs is not None else p.temperature for p in params]
+        of["top_k"][at] = [p.top_k for p in params]
+        of["top_p"][at] = [p.top_p for p in params]
+        of["min_p"][at] = [p.min_p for p in params]
+        seeds = np.array([pick.sample.seed & _BITS for pick in picks], np.uint64)
+        of["seeds"][at] = seeds.view(np.int64)
+        of["draws"][at] = [pick.sample.position for pick in picks]
 
-    def _lanes(self, rows: Sequence[Row]) -> NDArray[np.int64]:
-        lanes = np.fromiter((row.slot for row in rows), np.int64, len(rows))
-        if int(lanes.max()) >= self._limits.dummy_lane:
-            raise InternalError(f"slot {lanes.max()}, but there are {self._limits.dummy_lane}")
-        lanes[lanes < 0] = self._limits.dummy_lane
+    def _lanes_of(self, rows: Sequence[Row]) -> NDArray[np.int64]:
+        """Guesses leave open which choice counts: theirs are kept nowhere, the loop reads them."""
+        nobody = self._limits.dummy_lane
+        lanes = np.array([-1 if row.n_proposed else row.slot for row in rows], np.int64)
+        if int(lanes.max()) >= nobody:
+            raise InternalError(f"slot {lanes.max()}, but there are {nobody}")
+        lanes[lanes < 0] = nobody
         return lanes
 
     def _table(self, i: int, blocks: tuple[int, ...]) -> None:
@@ -189,12 +192,6 @@ class _Staging:
             row[: len(blocks)] = blocks
             row[len(blocks) : len(known)] = self._limits.dummy_block
             self._known[i] = blocks
-
-
-def _signed(seed: int) -> int:
-    """The same 64 bits as a signed number."""
-    low = seed & (2**64 - 1)
-    return low - 2**64 if low >= 2**63 else low
 
 
 def _layout(limits: Limits) -> list[tuple[str, torch.dtype, int]]:

@@ -34,6 +34,7 @@ def logits(model: GpuLlama) -> torch.Tensor:
 def load(
     path: Path, quant: GpuQuant, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> GpuLlama:
+    torch.set_num_threads(1)
     return GpuLlama.load(path, device=device, dtype=dtype, quant=quant, max_len=64)
 
 

@@ -48,6 +48,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def load(folder: Path, device: str, **options) -> GpuRunner:
+    torch.set_num_threads(1)
     small = {"n_blocks": 64, "quant": "fp32", "max_num_seqs": N_SEQS, "max_num_batched_tokens": 48}
     options = {**small, **options}
     return GpuRunner.load(folder, device=device, **options)
