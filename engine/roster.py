@@ -176,15 +176,16 @@ class Roster:
     def _preempt(self, victim: Request) -> None:
         """Take all its blocks; it starts again from what the prefix cache still has by then.
 
-        The token that a step in flight chooses for it stands.
+        The token that a step in flight chooses for it stands. An open prompt that only waits has
+        lost nothing that it would ask for again now, so it does not count.
         """
+        self.counters.preemptions += not victim.idle
         victim.rewind()
         self._leave(victim, keep=True)
         victim.expected_hit, victim.computed, victim.launched = victim.computed, 0, 0
         victim.move(State.PREEMPTED)
         self._changes += 1
         self._waiting[victim.id] = self._running.pop(victim.id)
-        self.counters.preemptions += 1
 
     def _leave(self, request: Request, keep: bool) -> None:
         if request.slot >= 0:
