@@ -21,6 +21,9 @@ from .think import EMBEDDED, EngineThinker, Thinker
 
 GPU_STEP_MS = 30.0
 """An engine step at most: a piece of a voice or a recognition that comes then waits no longer."""
+HTTP_REQUESTS = 256
+"""That may be open at once. A call has two of its own: its prompt is open all the time, and the
+reply it cut may still be ending."""
 GPU_SHARE = 0.8
 """Of the GPU's memory, when the configuration names no amount."""
 
@@ -91,6 +94,7 @@ def load_engine(config: Config, model_path: Path, clock: Clock, device: str = "c
             block_size=section.block_size,
             max_model_len=section.max_model_len,
             max_num_seqs=section.max_num_seqs,
+            max_requests=HTTP_REQUESTS + 2 * config.server.max_calls,
             max_num_batched_tokens=section.max_num_batched_tokens,
             scheduling_policy=section.scheduling_policy,
             prefix_cache=section.enable_prefix_caching,

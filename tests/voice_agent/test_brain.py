@@ -47,6 +47,17 @@ def test_the_engine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (brain.max_context, brain.unit, loaded) == (2048, "tokens", [Path("model")])
 
 
+def test_every_call_may_keep_its_prompt_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[EngineConfig] = []
+    monkeypatch.setattr(brains.Engine, "load", lambda config, clock: seen.append(config))
+    for calls in (2, 400):
+        config = Config.model_validate({"server": {"max_calls": calls}})
+        brains.load_engine(config, Path("model"), ManualClock())
+    few, many = (c.max_requests for c in seen)
+    assert few > 256
+    assert many - few >= 2 * 398
+
+
 def test_an_endpoint_loads_no_model_here(monkeypatch: pytest.MonkeyPatch) -> None:
     brain, loaded = load(monkeypatch, **REMOTE)
     assert isinstance(brain.thinker, FallbackThinker)
