@@ -47,17 +47,6 @@ def test_the_engine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (brain.max_context, brain.unit, loaded) == (2048, "tokens", [Path("model")])
 
 
-def test_every_call_may_keep_its_prompt_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[EngineConfig] = []
-    monkeypatch.setattr(brains.Engine, "load", lambda config, clock: seen.append(config))
-    for calls in (2, 400):
-        config = Config.model_validate({"server": {"max_calls": calls}})
-        brains.load_engine(config, Path("model"), ManualClock())
-    few, many = (c.max_requests for c in seen)
-    assert few > 256
-    assert many - few >= 2 * 398
-
-
 def test_an_endpoint_loads_no_model_here(monkeypatch: pytest.MonkeyPatch) -> None:
     brain, loaded = load(monkeypatch, **REMOTE)
     assert isinstance(brain.thinker, FallbackThinker)
@@ -114,7 +103,7 @@ def test_the_engine_gets_what_its_section_says(monkeypatch: pytest.MonkeyPatch) 
         "speculation": "draft", "speculation_tokens": 3, "speculation_max_seqs": 2,
         "draft_model_path": "small",
     }  # fmt: skip
-    config = Config.model_validate({"engine": section})
+    config = Config.model_validate({"engine": section, "server": {"max_calls": 400}})
     brains.load_engine(config, Path("model"), ManualClock())
     assert given == [
         EngineConfig(
@@ -125,6 +114,7 @@ def test_the_engine_gets_what_its_section_says(monkeypatch: pytest.MonkeyPatch) 
             block_size=32,
             max_model_len=512,
             max_num_seqs=3,
+            max_requests=256 + 2 * 400,  # every call keeps its prompt open
             max_num_batched_tokens=96,
             scheduling_policy="fcfs",
             prefix_cache="none",
