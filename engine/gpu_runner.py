@@ -30,7 +30,7 @@ from engine.models.gpu import GpuLlama
 from engine.models.gpu_linear import GpuQuant
 from engine.sampling import SamplingParams
 from engine.step_inputs import Fields, Limits, StepInputs
-from kernels.resolve import resolve
+from kernels.resolve import chosen, resolve
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,8 @@ class GpuRunner:
         """Record the graphs and run everything once, so that nothing is compiled later, and no
         memory asked of the driver. Writes to the cache: call it before anybody uses that."""
         self._device.watch(False)
-        if graphs:
+        self.run([self._warm_row(1, _WARM_SETTINGS[0])])
+        if graphs and self._recordable():
             self._graphs.capture()
         most = self._mixed.limits.n_tokens
         longest = min(most, self.n_blocks * self.block_size, self.max_model_len)
@@ -167,6 +168,16 @@ class GpuRunner:
             self._flush_copies()
             self._choice.prepare(self._graphs.logits)
         self._device.watch(True)
+
+    def _recordable(self) -> bool:
+        """Whether no operation fell back to its reference, where a graph could not hold it."""
+        name = self._device.name
+        plain = [op for (op, device), how in chosen().items()
+                 if device == name and how == "reference"]  # fmt: skip
+        if plain and not self._device.records_references:
+            log.warning("no graphs: %s run on plain PyTorch", ", ".join(sorted(plain)))
+            return False
+        return True
 
     def _warm_row(self, n: int, params: SamplingParams) -> Row:
         blocks = tuple(range(-(-n // self.block_size)))
@@ -248,8 +259,9 @@ class GpuRunner:
 
         def attend(q: Tensor, kept: Tensor) -> Tensor:
             out: Tensor = self._attention(
-                q, kept, tables, starts, seen, scale=model.scale, max_q=longest
-            )
+                q, kept, tables, starts, seen,
+                scale=model.scale, window=model.config.window, max_q=longest,
+            )  # fmt: skip
             return out
 
         ids = resolve_pending(given.ids[:n], given.sources[:n], self._tokens)

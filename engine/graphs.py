@@ -78,7 +78,9 @@ class DecodeGraphs:
         tables, seen = given.tables[:size], given.seen[:size]
 
         def attend(q: Tensor, kept: Tensor) -> Tensor:
-            out: Tensor = self._attention(q, kept, tables, seen, scale=model.scale)
+            out: Tensor = self._attention(
+                q, kept, tables, seen, scale=model.scale, window=model.config.window
+            )
             return out
 
         ids = resolve_pending(given.ids[:size], given.sources[:size], self._tokens)

@@ -27,7 +27,10 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Checked on construction; ModelError says which number is impossible."""
+    """Checked on construction; ModelError says which number is impossible.
+
+    window: positions that a token attends to, its own included; 0 for all before it.
+    """
 
     architecture: str
     vocab_size: int
@@ -41,6 +44,7 @@ class ModelConfig:
     rope_base: float
     max_len: int
     rope_scaling: RopeScaling | None = None
+    window: int = 0
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
@@ -62,6 +66,8 @@ class ModelConfig:
                 raise ModelError(f"{name} is {getattr(self, name)}: the model file is corrupt")
         if self.heads % self.kv_heads:
             raise ModelError(f"{self.heads} heads can't share {self.kv_heads} key heads")
+        if self.window < 0:
+            raise ModelError(f"window is {self.window}: the model file is corrupt")
         if self.head_dim % 2:
             raise ModelError(f"head_dim {self.head_dim} is odd: rotary embedding needs pairs")
 
@@ -132,6 +138,7 @@ def from_gguf(meta: dict[str, Any], vocab_size: int) -> ModelConfig:
         norm_eps=float(get("attention.layer_norm_rms_epsilon")),
         rope_base=float(get("rope.freq_base", 10_000.0)),
         max_len=int(get("context_length")),
+        window=int(get("attention.sliding_window", 0)),
     )
 
 
@@ -139,8 +146,6 @@ def from_hf(config: dict[str, Any]) -> ModelConfig:
     """The config in a Hugging Face `config.json`."""
     kind = str(config.get("model_type", ""))
     arch = "llama" if kind == "mistral" else kind
-    if config.get("sliding_window") and config.get("use_sliding_window", kind == "mistral"):
-        raise ModelError("sliding-window attention is not supported")
     if config.get("hidden_act", "silu") != "silu":
         raise ModelError(f"activation {config['hidden_act']!r} is not supported")
     try:
@@ -160,11 +165,25 @@ def from_hf(config: dict[str, Any]) -> ModelConfig:
             rope_base=float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
             max_len=int(config.get("max_position_embeddings", 2048)),
             rope_scaling=_hf_scaling(rope),
+            window=_hf_window(config, kind),
         )
     except KeyError as missing:
         raise ModelError(f"config.json has no {missing.args[0]}") from None
     except (TypeError, ValueError, ZeroDivisionError) as bad:
         raise ModelError(f"config.json holds an impossible number: {bad}") from None
+
+
+def _hf_window(config: dict[str, Any], kind: str) -> int:
+    """One window for all layers, or none: Mistral has it where it is given, Qwen where it is on."""
+    if not config.get("use_sliding_window", kind == "mistral"):
+        return 0
+    layers, full = int(config["num_hidden_layers"]), int(config.get("max_window_layers", 0))
+    kinds = config.get("layer_types") or [
+        "full_attention" if number < full else "sliding_attention" for number in range(layers)
+    ]
+    if len(set(kinds)) > 1:
+        raise ModelError("sliding-window attention in some layers only is not supported")
+    return int(config.get("sliding_window") or 0) if kinds[0] == "sliding_attention" else 0
 
 
 def _hf_scaling(rope: dict[str, Any]) -> RopeScaling | None:

@@ -40,7 +40,13 @@ class TorchForward:
 
     def __call__(self, batch: Batch) -> Tensor:
         model, (n_blocks, kv_heads, block_size) = self._model, self._cache.shape[2:5]
-        steps = plan(batch.spans(), kv_heads=kv_heads, block_size=block_size, n_blocks=n_blocks)
+        steps = plan(
+            batch.spans(),
+            kv_heads=kv_heads,
+            block_size=block_size,
+            n_blocks=n_blocks,
+            window=model.config.window,
+        )
         ids, positions = torch.from_numpy(batch.token_ids), torch.from_numpy(batch.positions)
         with torch.inference_mode():
             hidden = model.hidden(ids, positions, self._cache, steps)

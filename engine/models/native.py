@@ -126,7 +126,7 @@ def _load(
         intermediate=c.intermediate,
         norm_eps=c.norm_eps,
         scale=1.0 / math.sqrt(c.head_dim),
-        window=0,
+        window=c.window,
         library=arena.library,
     )
     return NativeLlama(c, embed, weights, threads)

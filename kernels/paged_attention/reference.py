@@ -94,8 +94,12 @@ def plan(
     kv_heads: int,
     block_size: int,
     n_blocks: int,
+    window: int = 0,
 ) -> Plan:
-    """Index tensors of a step. spans: (start, n tokens, block table) per row, in token order."""
+    """Index tensors of a step. spans: (start, n tokens, block table) per row, in token order.
+
+    window: positions that a query sees, its own included; 0 for all before it.
+    """
     write: list[NDArray[np.int64]] = []
     singles: list[tuple[int, int, NDArray[np.int64]]] = []
     prefills: list[Prefill] = []
@@ -109,14 +113,14 @@ def plan(
         if n == 1:
             singles.append((token, start + 1, table))
         else:
-            prefills += _prefills(token, start, n, table, kv_heads, block_size, n_blocks)
+            prefills += _prefills(token, start, n, table, kv_heads, block_size, n_blocks, window)
         token += n
     side = np.arange(2)[:, None] * (n_blocks * kv_heads * block_size)
     head = np.arange(kv_heads) * block_size
     rows = np.concatenate(write)[:, None, None] + (side + head)
     return Plan(
         write=torch.from_numpy(rows.reshape(-1)),
-        decode=_decode(singles, kv_heads, block_size, n_blocks) if singles else None,
+        decode=_decode(singles, kv_heads, block_size, n_blocks, window) if singles else None,
         prefills=tuple(prefills),
     )
 
@@ -139,6 +143,7 @@ def _decode(
     kv_heads: int,
     block_size: int,
     n_blocks: int,
+    window: int,
 ) -> Decode:
     padded = _padded(max(n_seen for _, n_seen, _ in singles))
     tables = np.zeros((len(singles), padded // block_size), np.int64)
@@ -148,16 +153,25 @@ def _decode(
         tables[i, :used] = table[:used]
         tables[i, used:] = table[0]  # any block of its own: masked, and never another caller's
         lengths[i] = n_seen
-    mask = np.where(np.arange(padded) < lengths[:, None], np.float32(0), np.float32(-np.inf))
     tokens = np.fromiter((token for token, _, _ in singles), np.int64, len(singles))
     in_place = bool((tokens == np.arange(len(tokens))).all())
     return Decode(
         tokens=None if in_place else torch.from_numpy(tokens),
         n=len(singles),
         gather=_pairs(tables, kv_heads, n_blocks),
-        mask=torch.from_numpy(mask)[:, None, :],
+        mask=_mask(lengths, padded, window),
         padded=padded,
     )
+
+
+def _mask(seen: NDArray[np.int64], padded: int, window: int) -> Tensor:
+    """seen int64 [n] -> fp32 [n, 1, padded]: 0 where a query attends, elsewhere -inf."""
+    at = np.arange(padded)
+    visible = at < seen[:, None]
+    if window:
+        visible &= at >= seen[:, None] - window
+    mask = np.where(visible, np.float32(0), np.float32(-np.inf))
+    return torch.from_numpy(mask)[:, None, :]
 
 
 def _prefills(
@@ -168,6 +182,7 @@ def _prefills(
     kv_heads: int,
     block_size: int,
     n_blocks: int,
+    window: int,
 ) -> list[Prefill]:
     chunks = []
     for offset in range(0, n, CHUNK):
@@ -178,13 +193,12 @@ def _prefills(
         blocks = np.full((1, padded // block_size), table[0], np.int64)
         blocks[0, :used] = table[:used]
         seen = np.arange(first + 1, first + max(size, MIN_ROWS) + 1)
-        mask = np.where(np.arange(padded) < seen[:, None], np.float32(0), np.float32(-np.inf))
         chunks.append(
             Prefill(
                 first=token + offset,
                 n=size,
                 gather=_pairs(blocks, kv_heads, n_blocks),
-                mask=torch.from_numpy(mask)[:, None, :],
+                mask=_mask(seen, padded, window),
                 padded=padded,
             )
         )

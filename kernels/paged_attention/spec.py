@@ -1,8 +1,9 @@
 """Shapes, layout and records of paged_attention.
 
 The cache of one layer is fp32 [2, n_blocks, kv_heads, block_size, d]: keys, then values. A query
-attends to the first `n_seen` positions of its request, found through its block table. Queries are
-already scaled by 1/sqrt(d). Query head h reads key head h // (heads // kv_heads).
+attends to the first `n_seen` positions of its request, or to the last `window` of them, found
+through its block table. Queries are already scaled by 1/sqrt(d). Query head h reads key head
+h // (heads // kv_heads).
 
 A query's result is bit-identical alone, in a batch, and however a prompt is cut into chunks: sums
 over positions run in tiles of `TILE`, and query rows come in groups of at least `MIN_ROWS`, because

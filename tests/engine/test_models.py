@@ -45,7 +45,7 @@ def test_logits_match_transformers_fp32(kind: str, tmp_path: Path) -> None:
         assert torch.allclose(got, want[n - 1], rtol=2e-4, atol=2e-4), n
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral-window"])
 def test_token_by_token_matches_transformers(kind: str, tmp_path: Path) -> None:
     model = tiny_model.save(kind, tmp_path)
     runner = Runner.load(tmp_path, n_blocks=32, quant="fp32")
@@ -96,12 +96,46 @@ def config(**changes: Any) -> dict[str, Any]:
         ({"num_attention_heads": 3, "num_key_value_heads": 2}, "can't share"),
         ({"hidden_act": "gelu"}, "activation"),
         ({"rope_scaling": {"type": "yarn", "factor": 2}}, "rope scaling 'yarn'"),
-        ({"model_type": "mistral", "sliding_window": 4}, "sliding-window"),
+        ({"model_type": "mistral", "sliding_window": -4}, "window is -4"),
+        (
+            {
+                "model_type": "qwen2",
+                "num_hidden_layers": 3,
+                "use_sliding_window": True,
+                "sliding_window": 4,
+                "max_window_layers": 2,
+            },
+            "in some layers only",
+        ),
     ],
 )
 def test_impossible_configs_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         from_hf(config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({"model_type": "mistral", "sliding_window": 4}, 4),
+        ({"model_type": "mistral", "sliding_window": None}, 0),
+        ({"model_type": "llama", "sliding_window": 4}, 0),
+        ({"model_type": "qwen2", "sliding_window": 4, "use_sliding_window": False}, 0),
+        ({"model_type": "qwen2", "sliding_window": 4, "use_sliding_window": True}, 4),
+        (
+            {"model_type": "qwen2", "sliding_window": 4, "use_sliding_window": True,
+             "max_window_layers": 1},
+            0,
+        ),
+        (
+            {"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True,
+             "layer_types": ["sliding_attention"]},
+            4,
+        ),
+    ],
+)  # fmt: skip
+def test_one_window_for_all_layers_or_none(changes: dict[str, Any], window: int) -> None:
+    assert from_hf(config(**changes)).window == window
 
 
 def test_gguf_config_names_what_is_missing() -> None:

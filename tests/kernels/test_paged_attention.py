@@ -38,22 +38,24 @@ def filled(spans: list[tuple[int, int]], kv_heads: int, d: int) -> tuple[Tensor,
     return cache, tables, dense
 
 
+@pytest.mark.parametrize("window", [0, 1, 50, 130])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "d"), [(9, 3, 64), (14, 2, 64), (4, 4, 32), (8, 1, 16)]
 )
-def test_matches_dense_attention(heads: int, kv_heads: int, d: int) -> None:
+def test_matches_dense_attention(heads: int, kv_heads: int, d: int, window: int) -> None:
     spans = [(0, 1), (15, 1), (16, 1), (0, 5), (200, 1), (63, 2), (100, 160), (130, 1), (0, 16)]
     cache, tables, dense = filled(spans, kv_heads, d)
     q = torch.randn(sum(n for _, n in spans), heads, d)
     steps = plan(
         [(start, n, table) for (start, n), table in zip(spans, tables, strict=True)],
-        kv_heads=kv_heads, block_size=BLOCK, n_blocks=cache.shape[1],
+        kv_heads=kv_heads, block_size=BLOCK, n_blocks=cache.shape[1], window=window,
     )  # fmt: skip
     got = resolve("paged_attention")(q / math.sqrt(d), cache, steps)
     token = 0
     for (start, n), kv in zip(spans, dense, strict=True):
         keys, values = kv[:, :kv_heads].transpose(0, 1), kv[:, kv_heads:].transpose(0, 1)
-        seen = torch.arange(start + n) <= torch.arange(start, start + n)[:, None]
+        at, own = torch.arange(start + n), torch.arange(start, start + n)[:, None]
+        seen = (at <= own) & (at > own - (window or start + n))
         want = (
             F.scaled_dot_product_attention(
                 q[token : token + n].transpose(0, 1)[None],
@@ -68,8 +70,10 @@ def test_matches_dense_attention(heads: int, kv_heads: int, d: int) -> None:
         token += n
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(9, 3), (14, 2), (12, 2), (4, 4)])
-def test_bit_identical_however_it_is_cut(heads: int, kv_heads: int) -> None:
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "window"), [(9, 3, 0), (14, 2, 0), (12, 2, 0), (4, 4, 0), (14, 2, 70)]
+)
+def test_bit_identical_however_it_is_cut(heads: int, kv_heads: int, window: int) -> None:
     d, n = 64, 300
     cache, (table,), _ = filled([(0, n)], kv_heads, d)
     q = torch.randn(n, heads, d)
@@ -77,7 +81,9 @@ def test_bit_identical_however_it_is_cut(heads: int, kv_heads: int) -> None:
 
     def run(cuts: list[int]) -> Tensor:
         spans = [(a, b - a, table) for a, b in pairwise(cuts)]
-        steps = plan(spans, kv_heads=kv_heads, block_size=BLOCK, n_blocks=cache.shape[1])
+        steps = plan(
+            spans, kv_heads=kv_heads, block_size=BLOCK, n_blocks=cache.shape[1], window=window
+        )
         out: Tensor = attend(q[cuts[0] : cuts[-1]], cache, steps)
         return out
 

@@ -34,7 +34,9 @@ _LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
 }  # fmt: skip
-KINDS = ("llama", "llama3-rope", "mistral", "qwen2", "qwen2-tied", "qwen3")
+KINDS = ("llama", "llama3-rope", "mistral", "mistral-window", "qwen2", "qwen2-tied", "qwen3")
+WINDOW = 11
+"""Of "mistral-window": shorter than the tests' sequences, and no part of a block."""
 
 
 def build(kind: str) -> Any:
@@ -46,8 +48,9 @@ def build(kind: str) -> Any:
         model = Qwen2ForCausalLM(config)
     elif kind == "qwen3":
         model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, tie_word_embeddings=True))
-    elif kind == "mistral":
-        model = MistralForCausalLM(MistralConfig(**_SHAPE, sliding_window=None))
+    elif kind.startswith("mistral"):
+        window = WINDOW if kind == "mistral-window" else None
+        model = MistralForCausalLM(MistralConfig(**_SHAPE, sliding_window=window))
     else:
         rope = _LLAMA3 if kind == "llama3-rope" else {"rope_type": "default", "rope_theta": 500.0}
         model = LlamaForCausalLM(
