@@ -79,6 +79,8 @@ class Roster:
     def revise(self, request: Request, keep: int, more: Iterable[int], now: float) -> None:
         """A held prompt becomes its first `keep` tokens and `more`. What is cut isn't in flight."""
         self._changes += 1
+        if request.idle:
+            request.passes = 0  # it has waited for words, not for its turn
         keep = min(keep, request.known)
         del request.tokens[keep:]
         request.tokens.extend(more)
