@@ -53,6 +53,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.dry_run:
         torch.set_num_threads(1)
         print("DRY RUN on the CPU with tiny shapes: no figure below means anything")
+    else:
+        cuda.begin()
     wanted = [p for p in PHASES if not options.only or p.name in ("probe", *options.only)]
     good = run_phases(wanted, bench, report, LIMIT_S)
     bench.tuned.close()

@@ -170,6 +170,7 @@ async def talk(engine: Engine, n: int, seconds: float, bench: Bench, seed: int) 
     """n callers who answer each other's replies until the time is over, then finish them."""
     work = Workload(text(engine._n_vocab), bench.seed + seed)
     system, starts = work.piece(SYSTEM), work.bursts(n)
+    await engine.prefill(system, pin_key="system")
     until_s = time.perf_counter() + seconds
     longest = bench.pick(LONGEST, SHORTEST + 10)
     callers = [
@@ -179,6 +180,7 @@ async def talk(engine: Engine, n: int, seconds: float, bench: Bench, seed: int) 
     await asyncio.gather(
         *(c.converse(at_s, until_s) for c, at_s in zip(callers, starts, strict=True))
     )
+    engine.unpin("system")
     first = [reply for c in callers for reply in c.replies[:1]]
     later = [reply for c in callers for reply in c.replies[1:]]
     stats = engine.stats()

@@ -29,7 +29,6 @@ def mixed(bench: Bench) -> Json:
     loaded = load(bench, LLAMA_8B, blocks=6000)
     made = RandomVoice(bench)
     phrases = made.phrases[: bench.pick(3, 1)]
-    phrases[0].ids.cpu()
     kinds: dict[str, tuple[Callable[[int], object], float]] = {
         "voice": (lambda i: made.say(phrases[i % len(phrases)].ids), PHRASES_A_S)
     }

@@ -20,6 +20,11 @@ def median_ms(calls: Sequence[Call], device: torch.device, *, tries: int = 10) -
     On a GPU all of them are recorded in one CUDA graph, replayed `tries` times; what can't be
     recorded is launched one by one. On a CPU each is timed by the wall clock.
     """
+    with torch.inference_mode():
+        return _median_ms(calls, device, tries)
+
+
+def _median_ms(calls: Sequence[Call], device: torch.device, tries: int) -> float:
     for call in calls:
         call()
     if device.type != "cuda":
@@ -44,8 +49,8 @@ def median_ms(calls: Sequence[Call], device: torch.device, *, tries: int = 10) -
     return statistics.median(spent)
 
 
-def copies(n_bytes: int, device: torch.device, most: int = 32) -> int:
-    """How many sets of inputs of n_bytes no cache holds together."""
+def copies(n_bytes: int, device: torch.device, most: int = 256) -> int:
+    """How many sets of inputs of n_bytes no cache holds together; `most`, for tiny ones."""
     if device.type != "cuda":
         return 1
     cache = torch.cuda.get_device_properties(device).L2_cache_size

@@ -30,7 +30,7 @@ def voice(bench: Bench) -> Json:
     rows = []
     if bench.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    for graphs in (False, True):
+    for graphs in bench.pick((False, True), (True,)):
         made = RandomVoice(bench, graphs=graphs)
         for phrase in made.phrases[:phrases]:
             say = partial(made.say, phrase.ids)
