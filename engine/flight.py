@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from engine.errors import InternalError
 from engine.inputs import PENDING, Row, Sampled, SampleRow
-from engine.kvcache import BlockTable, Copy
+from engine.kvcache import BlockTable
 from engine.launch import Launched
 from engine.plan import StepPlan
 from engine.request import Request
@@ -40,10 +40,6 @@ class Flight:
     weight: float
     at_once: bool
     launched: Launched | None = None
-
-    @property
-    def copies(self) -> tuple[Copy, ...]:
-        return self.plan.copies
 
     def leave_room(self) -> None:
         """A place for each token that is being chosen, so that the next step may be planned."""

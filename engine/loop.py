@@ -144,10 +144,12 @@ class EngineLoop:
             self._edit(edit, now)
         for request_id, deadline_s in inbox.deadlines.items():
             self.scheduler.set_deadline(request_id, deadline_s)
+        cut = {edit.request_id for edit in inbox.edits if isinstance(edit, Truncate)}
         for request_id, asked_at in inbox.aborts.items():
             aborted = self.scheduler.requests.get(request_id)
             if aborted is not None:
                 self._reaper.end(aborted, FinishReason.ABORTED, now)
+            if aborted is not None or request_id in cut:
                 self.counters.note_abort(self.counters.steps - asked_at, self.kv.pool.n_fenced)
         for call in inbox.calls_over:
             for request in [r for r in self.scheduler.requests.values() if r.scope.call == call]:
@@ -212,6 +214,7 @@ class EngineLoop:
             scheduler.pace.weight(rows), at_once,
         )  # fmt: skip
         self._flights.append(flight)
+        self.kv.launched(plan.copies)
         try:
             for copy in plan.copies:
                 self._runner.copy_block(copy.src, copy.dst, copy.n_rows)
@@ -256,7 +259,7 @@ class EngineLoop:
             self._close_flight(flight)
 
     def _close_flight(self, flight: Flight) -> None:
-        self.kv.copied(flight.copies)
+        self.kv.landed(flight.plan.copies)
         self.kv.pool.retire(flight.step)
 
     # faults and the end

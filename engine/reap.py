@@ -50,12 +50,15 @@ class Reaper:
     ) -> None:
         """Apply one row's result; whatever goes wrong ends this request only.
 
-        Who was preempted meanwhile has lost what was computed, and keeps the token that was chosen.
+        Who was preempted meanwhile has lost what was computed, and keeps the token that was chosen;
+        if it runs again by now, that token is being chosen again.
         """
         request, table, n_tokens, place = seat
         try:
             if request.table is table:
                 self._roster.advance(request, n_tokens)
+            elif request.table is not None:
+                return
             if sampled is not None:
                 if place is None:
                     raise InternalError("a token came back from a row that asked for none")

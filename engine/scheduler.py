@@ -5,9 +5,9 @@ chunks share the milliseconds that are left; a newcomer is admitted when the blo
 admitted requests may need at worst still fit the pool. While every decode row fits the step and
 finds its block, only the others need an order, and a step's planning costs a glance at each row.
 
-With a step in flight the next one is planned as if it were read: its rows start where the last
-ones end. Blocks that it fences are on their way, and so may be those of whoever ends in it, so
-nobody is refused, and no pin is given up, before it has been read.
+With a step in flight the next one is planned as if that one were read: its rows start where the
+last ones end. Blocks that it fences are on their way, and so may be those of whoever ends in it:
+nobody who runs fails for want of a block before it has been read.
 """
 
 from __future__ import annotations
@@ -253,10 +253,9 @@ class Scheduler(Roster):
             if self._displace(request):
                 continue
             # only a pin can be in the way of a request that would run alone
-            accompanied = self.n_running or self.kv.pool.in_flight
-            if accompanied or not self.kv.pins.lapse_one():
+            if self.n_running or not self.kv.pins.lapse_one():
                 self._blocked = True
-                if not accompanied:
+                if not self.n_running and not self.kv.pool.n_fenced:
                     error = CapacityError("the KV cache can never hold this request")
                     self.failed.append((request, error))
                 elif self.n_running and not any(map(is_spare, self._running.values())):
@@ -265,11 +264,10 @@ class Scheduler(Roster):
         self._blocked = not self._admit(request, now)
 
     def _displace(self, request: Request) -> bool:
-        """A live request may take the place of spare work that is not planned yet."""
-        if is_spare(request):
-            return False
+        """Take the place of work that is not planned yet: anybody that of an open prompt which only
+        waits, a live request that of any spare work."""
         victim = self._victim(request)
-        if victim is None or not is_spare(victim):
+        if victim is None or not (victim.idle or (is_spare(victim) and not is_spare(request))):
             return False
         self._preempt(victim)
         return True

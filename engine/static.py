@@ -53,7 +53,7 @@ class StaticScheduler(Roster):
         return sum(slot.table.capacity for slot in self._slots.values()), used
 
     def plan(self, now: float) -> StepPlan:
-        if not self._slots:
+        if not self._slots and not self.kv.pool.in_flight:  # which fences the last batch's blocks
             self._form(now)
         open_slots = [slot for slot in self._slots.values() if not slot.ended]
         longest = max((slot.request.remaining for slot in open_slots), default=0)

@@ -124,8 +124,9 @@ class Late:
         touched = {(row.blocks[at // size], at % size) for at in range(end)}
         written = self._written(row)
         for other in step.rows:
-            end = other.start + len(other.token_ids)
-            if other.slot == row.slot >= 0 and end == row.start:
+            if row.slot < 0 or other.slot < 0:
+                continue  # padding, in a table of its own
+            if other.slot == row.slot and other.start + len(other.token_ids) == row.start:
                 continue  # it goes on where it was
             assert not self._written(other) & touched, "reads or writes what is in flight"
             read = {(other.blocks[at // size], at % size) for at in range(other.start)}

@@ -92,6 +92,55 @@ def test_cached_chunked_mixed_and_preempted_are_identical(runner, alone, n):
     assert engine.all_free()
 
 
+@pytest.mark.parametrize("n", range(len(SAMPLINGS)))
+def test_overlapping_steps_are_identical(runner, alone, n):
+    """Greedy and seeded; cold and cached, in small chunks together, and preempted in flight."""
+    sampling = SAMPLINGS[n]
+    for chunk in (5, 64):
+        engine = sim(
+            runner, overlap=True, max_num_batched_tokens=chunk, max_num_seqs=4,
+            min_prefill_tokens=chunk,
+        )  # fmt: skip
+        for _ in range(2):  # the second time everything is cached
+            sinks = [engine.submit(p, N_NEW, sampling=sampling)[1] for p in PROMPTS]
+            engine.run()
+            assert [sink.tokens for sink in sinks] == alone[n]
+        assert engine.scheduler.counters.cached_tokens > 0
+        assert engine.late.n_pending > 2 * 4 * (N_NEW - 4)
+        assert engine.all_free()
+
+    engine = sim(runner, overlap=True)
+    sinks = [engine.submit(p, N_NEW, sampling=sampling)[1] for p in PROMPTS]
+    for at in (3, 4):
+        for _ in range(at):
+            engine.step()
+        for request in list(engine.scheduler.running())[:2]:
+            engine.scheduler._preempt(request)
+        engine.kv.prefix.evict(3)
+    engine.run()
+    assert engine.scheduler.counters.preemptions == 4
+    assert [sink.tokens for sink in sinks] == alone[n], "preempted in flight and resumed"
+    assert engine.all_free()
+
+
+def test_rows_that_overlap_and_rows_that_may_not_share_a_step(runner, alone):
+    penalised = {"repetition_penalty": 1.3, "temperature": 0.7, "logprobs": 2}
+    reference = sim(runner)
+    _, want = reference.submit(PROMPTS[3], 6, sampling=penalised)
+    reference.run()
+    engine = sim(runner, overlap=True)
+    sinks = [engine.submit(p, N_NEW)[1] for p in PROMPTS[:3]]
+    for _ in range(4):
+        engine.step()
+    _, sink = engine.submit(PROMPTS[3], 6, sampling=penalised)
+    engine.run()
+    assert sink.tokens == want.tokens
+    told, wanted = ([out.logprobs[0] for out in s.outputs] for s in (sink, want))
+    assert told == pytest.approx(wanted, abs=1e-4)
+    assert [sink.tokens for sink in sinks] == alone[0][:3]
+    assert engine.late.n_pending > 3 * (N_NEW - 10)
+
+
 def test_a_next_turn_equals_the_same_dialogue_cold(runner):
     engine = sim(runner)
     context: list[int] = prompt(30, 11)

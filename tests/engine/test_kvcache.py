@@ -53,6 +53,22 @@ def test_a_table_closed_before_its_copy_takes_the_copy_back():
     assert kv.prefix.match(A, [1, 2, 3, 4, 5, 9], 6, 0.0).n_tokens == 5, "nothing false was cached"
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_rows_that_a_step_in_flight_copies_are_not_cached_before_it_is_read(read):
+    kv = cache()
+    fill(kv, [1, 2, 3, 4, 5, 6])
+    table, n_cached = kv.open(A, [1, 2, 3, 4, 5, 9], 5, 0.0)
+    copies = kv.take_copies()
+    kv.launched(copies)
+    kv.check([table])
+    if read:
+        kv.landed(copies)
+    kv.prefix.clear()
+    kv.close(table, [1, 2, 3, 4, 5, 9], n_cached, keep=True)
+    assert kv.prefix.match(A, [1, 2, 3, 4, 5, 9], 6, 0.0).n_tokens == (5 if read else 4)
+    kv.check([])
+
+
 def test_closing_twice_releases_once():
     kv = cache()
     table, _ = kv.open(A, [1] * 6, 5, 0.0)
