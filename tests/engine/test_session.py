@@ -181,6 +181,59 @@ async def test_the_next_turn_goes_on_from_the_token_heard(steps):
     assert bench.all_free()
 
 
+async def test_following_says_nothing_twice_and_keeps_what_is_shared():
+    bench = Bench()
+    session = bench.engine.session()
+    words = prompt_of(20)
+    assert session.follow(words[:12]) == (12, 0)
+    await bench.settle()
+    assert session.follow(words[:12]) == (0, 0)
+    assert not bench.loop._inbox, "the engine hears of changes only"
+    assert session.follow([*words[:9], 5, 6]) == (2, 3)
+    assert session.follow(words) == (11, 2)
+    bench.runner.batches.clear()
+    await bench.settle()
+    assert sum(bench.computed) == 20 - 9 - 1
+    reply = session.commit(PARAMS)
+    with pytest.raises(UsageError, match="being generated"):
+        session.follow(words)
+    await bench.settle()
+    assert reply.token_ids == expected(words, 9)
+    session.close()
+    with pytest.raises(UsageError, match="closed"):
+        session.follow(words)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("aborted", [False, True])
+@pytest.mark.parametrize("heard", [0, 1, 5, 9])
+async def test_following_cuts_a_reply_where_it_was_heard(heard, aborted, overlap):
+    bench = Bench(overlap=overlap)
+    session = bench.engine.session()
+    session.follow(prompt_of(13))
+    reply = session.commit(SamplingParams(max_tokens=40 if aborted else 9))
+    while len(reply.token_ids) < 9:
+        await bench.step()
+    if aborted:  # its reader has left: the engine hears of that and of what follows at once
+        reply.abort()
+        bench.loop.counters.steps += 1  # one was under way
+    context = [*prompt_of(13), *reply.token_ids[:heard]]
+    assert session.follow([*context, 3, 4]) == (2, 0), "a reply is no prompt to take back"
+    await bench.step()
+    pool = bench.engine._kv.pool
+    assert pool.n_held + pool.n_cached <= -(-(len(context) + 2) // 4) + 1, "and a copied tail"
+    assert bench.loop.counters.abort_steps_max in ((1, 1 + overlap) if aborted else (0,))
+    bench.runner.batches.clear()
+    await bench.settle()
+    again = session.commit(PARAMS)
+    await bench.settle()
+    assert sum(bench.computed) <= 2 + 1 + 9
+    assert again.token_ids == expected([*context, 3, 4], 9)
+    session.close()
+    await bench.step()
+    assert bench.all_free()
+
+
 async def test_an_abort_frees_within_two_steps_and_keeps_the_context():
     bench = Bench()
     session = bench.engine.session()
@@ -219,6 +272,47 @@ async def test_open_prompts_do_not_keep_the_engine_busy_nor_its_slots():
         session.close()
 
 
+@pytest.mark.parametrize("background", [False, True])
+async def test_open_prompts_that_only_wait_make_room_for_all_who_come_at_once(background):
+    bench = Bench(max_num_seqs=4)
+    sessions = [bench.engine.session() for _ in range(4)]
+    for n, session in enumerate(sessions):
+        session.extend(prompt_of(8, salt=n))
+    await bench.settle()
+    prompts = [prompt_of(5, salt=7 + n) for n in range(3)]
+    replies = [bench.engine.submit(p, PARAMS, background=background) for p in prompts]
+    await bench.step()
+    assert [len(reply.token_ids) for reply in replies] == [1, 1, 1]
+    assert bench.loop.scheduler.counters.preemptions == 0, "nobody has to compute anything again"
+    again = [session.commit(PARAMS) for session in sessions]
+    await bench.settle()
+    for n, reply in enumerate(again):
+        assert reply.token_ids == expected(prompt_of(8, salt=n), 9)
+        assert reply.usage.cached_tokens == 7
+    for session in sessions:
+        session.close()
+    await bench.step()
+    assert bench.all_free()
+
+
+async def test_more_callers_than_slots_have_their_words_computed_early():
+    bench = Bench(max_num_seqs=2)
+    sessions = [bench.engine.session() for _ in range(5)]
+    for at in (0, 6, 12):
+        for n, session in enumerate(sessions):
+            session.extend(prompt_of(18, salt=n)[at : at + 6])
+        await bench.settle()
+    assert sum(bench.computed) == 5 * 17
+    for n, session in enumerate(sessions):
+        reply = session.commit(PARAMS)
+        await bench.settle()
+        assert reply.token_ids == expected(prompt_of(18, salt=n), 9)
+        assert reply.usage.cached_tokens == 17
+        session.close()
+    await bench.step()
+    assert bench.all_free()
+
+
 async def test_an_open_prompt_waits_for_everybody_who_waits_for_a_reply():
     bench = Bench(max_num_batched_tokens=8)
     session = bench.engine.session()
@@ -230,6 +324,22 @@ async def test_an_open_prompt_waits_for_everybody_who_waits_for_a_reply():
     reply = session.commit(PARAMS)
     await bench.settle()
     assert reply.token_ids == expected(prompt_of(40), 9)
+    session.close()
+
+
+async def test_an_open_prompt_that_waited_for_words_has_not_waited_for_us():
+    bench = Bench(max_num_batched_tokens=8, promote_passes=10)
+    session = bench.engine.session()
+    session.extend(prompt_of(4))
+    await bench.settle()
+    other = bench.engine.submit(prompt_of(4, salt=2), SamplingParams(max_tokens=30))
+    await bench.step(28)
+    assert len(other.token_ids) == 28
+    session.extend(prompt_of(40, salt=3))
+    live = bench.engine.submit(prompt_of(12, salt=1), PARAMS)
+    await bench.step(2)
+    assert len(live.token_ids) == 1, "twelve tokens of its own and two of the other's reply"
+    await bench.settle()
     session.close()
 
 
@@ -343,6 +453,10 @@ class Caller:
         if what <= 2 and not busy and n < 50:
             agent = prompt_of(6, salt=99) if n == 0 and pick % 2 else []
             session.extend([*agent, *prompt_of(1 + pick % 9, salt=pick % 4)])
+        elif what == 3 and not busy and pick % 3 == 0:
+            target = [*session.tokens[: pick % (n + 1)], *prompt_of(pick % 6, salt=pick % 2)]
+            session.follow(target)
+            assert session.tokens == target
         elif what == 3 and not busy:
             session.rollback(pick % (n + 1), prompt_of(pick % 7, salt=pick % 5))
         elif what == 4 and not busy and n:
