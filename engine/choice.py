@@ -154,7 +154,8 @@ def _enough(shares: _F64, beyond: float, params: SamplingParams, vocab: int) -> 
         len(shares) == vocab
         or 0 < params.top_k <= len(shares)
         or (params.top_p < 1.0 and not params.top_k and shares.sum() >= params.top_p)
-        or beyond < params.min_p
+        # top-p is a share of what top-k keeps: all of that must be here
+        or (beyond < params.min_p and not (params.top_k and params.top_p < 1.0))
     )
 
 

@@ -183,19 +183,18 @@ def test_counts_kept_over_steps_are_those_of_the_whole_history(history, data) ->
         {"temperature": 1.0, "top_p": 0.97},
         {"temperature": 1.0, "min_p": 0.05},
         {"temperature": 1.0, "top_k": 600},
+        {"temperature": 1.0, "top_k": 1500, "top_p": 0.3, "min_p": 0.7},
     ],
 )
 def test_beyond_the_first_candidates_shares_are_right(settings: dict[str, Any]) -> None:
     """Flat logits: most of the mass lies beyond the candidates that are looked at first."""
     logits = torch.linspace(0.0, -4.0, 2000)[torch.randperm(2000)]
     shares = logits.double().softmax(0).numpy()
-    kept = np.sort(shares)[::-1]
+    kept = np.sort(shares)[::-1][: settings.get("top_k")]
     if "top_p" in settings:
-        kept = kept[np.cumsum(kept) - kept < settings["top_p"]]
+        kept = kept[np.cumsum(kept) - kept < settings["top_p"] * kept.sum()]
     if "min_p" in settings:
         kept = kept[kept >= settings["min_p"] * kept[0]]
-    if "top_k" in settings:
-        kept = kept[: settings["top_k"]]
     allowed = shares >= kept[-1]
     seen = draws(logits, 4000, **settings)
     assert all(allowed[token] for token in seen)
