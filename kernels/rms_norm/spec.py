@@ -1,4 +1,7 @@
-"""Shapes and tolerances of rms_norm: x [n, d] fp32, weight [d] fp32 -> [n, d] fp32."""
+"""Shapes and tolerances of rms_norm and rms_norm_add: x [n, d], weight [d] -> [n, d].
+
+fp32 on the CPU; any float type on a GPU, where a row is normalised in fp32 and rounded once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,6 @@ RTOL = 1e-5
 SHAPES = ((1, 576), (3, 896), (17, 1536), (5, 33))
 
 
-def bytes_moved(n: int, d: int) -> int:
-    """Bytes read and written once each."""
-    return 4 * (2 * n * d + d)
+def bytes_moved(n: int, d: int, item: int = 4, *, added: bool = False) -> int:
+    """Bytes read and written once each; item: bytes of a number; added: with a residual."""
+    return item * ((4 if added else 2) * n * d + d)
