@@ -32,6 +32,7 @@ _TYPES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
+    torch.float64: "fp64",
     torch.int8: "i8",
     torch.uint8: "u8",
     torch.int32: "i32",
