@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.linear_group.gpu import GpuCodes
 from kernels.linear_group.spec import GROUP, Codes
 
 
-def linear_group(x: Tensor, w: Codes, bias: Tensor | None = None) -> Tensor:
-    """x fp32 [n, n_in], bias fp32 [n_out] -> fp32 [n, n_out]."""
+def linear_group(x: Tensor, w: Codes | GpuCodes, bias: Tensor | None = None) -> Tensor:
+    """x fp32 [n, n_in], bias fp32 [n_out] -> fp32 [n, n_out].
+
+    With GpuCodes as on a GPU: x of any float dtype, not rounded, and a result of that dtype.
+    """
+    if isinstance(w, GpuCodes):
+        return F.linear(x, w.dense(x.dtype), None if bias is None else bias.to(x.dtype))
     n = x.shape[0]
     groups = x.view(n, -1, GROUP)
     top = groups.abs().amax(-1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels import build
-from kernels.linear_group import spec
+from kernels.linear_group import gpu, spec
 from kernels.linear_group.cpu import Arena, PackedLinear
 from kernels.linear_group.reference import linear_group
 from tests.support import native
@@ -92,3 +92,25 @@ def test_quantise_is_nearest(bits: int) -> None:
     step = made.scale.float().repeat_interleave(spec.GROUP, 1)
     assert ((made.dense() - w).abs() <= step * 0.5 + 1e-3 * w.abs()).all()
     assert (made.dense()[3] == 0).all()
+
+
+@pytest.mark.parametrize(("bits", "shifted"), [*FORMATS, (8, True)])
+def test_a_gpus_layout_keeps_every_code(bits: int, shifted: bool) -> None:
+    w = codes(288, 37, bits, shifted)
+    packed = gpu.pack(w, "cpu")
+    got = packed.codes()
+    assert torch.equal(got.codes, w.codes)
+    assert torch.equal(got.scale, w.scale)
+    assert (got.shift is None) == (w.shift is None)
+    assert torch.equal(packed.dense(torch.float32), w.dense())
+    per_group = 4 * bits + (4 if shifted else 2)
+    assert packed.n_bytes == 37 * 9 * per_group
+
+
+def test_a_gpus_layout_refuses_what_it_cannot_hold() -> None:
+    for bits, n_in, why in ((8, 40, "multiple of 32"), (6, 64, "4, 5 or 8 bits")):
+        w = spec.Codes(
+            bits, torch.zeros(16, n_in, dtype=torch.uint8), torch.ones(16, 1).half(), None
+        )
+        with pytest.raises(ValueError, match=why):
+            gpu.pack(w, "cpu")
