@@ -1,0 +1,96 @@
+"""Tile sizes, warps and stages of the Triton kernels: a fixed table, nothing is tuned live.
+
+A kernel names its operation and a class of shapes and gives its own defaults. `<arch>.json` beside
+this file (`sm_90.json`), where there is one, replaces some of them:
+
+    {"linear_group": {"decode": {"BLOCK_N": 32, "num_warps": 4, "num_stages": 4}}}
+
+It is read once. `python -m loadtest.gpu` measures candidates under `using` and writes the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+
+Launch: TypeAlias = Mapping[str, int]
+"""Constexprs of a kernel by name, num_warps and num_stages: keywords of its launch."""
+Table: TypeAlias = Mapping[str, Mapping[str, Launch]]
+"""Operation -> class of shapes -> Launch."""
+
+_HERE = Path(__file__).parent
+_overrides: list[Table] = []
+
+
+def arch(device: torch.device) -> str:
+    """ "sm_90" for an H100 or H200; the type of a device that is no NVIDIA GPU."""
+    if device.type != "cuda":
+        return device.type
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def launch(op: str, shape: str, device: torch.device, default: Launch) -> Launch:
+    """`default` with what the device's table, then `using`, say of this operation and shape class.
+
+    Raises ValueError if one of them names what `default` does not have.
+    """
+    chosen = _chosen(op, shape, device, tuple(default.items()))
+    for table in _overrides:
+        chosen = _merged(chosen, table, op, shape, "tuning.using")
+    return chosen
+
+
+@contextmanager
+def using(table: Table) -> Iterator[None]:
+    """Launches inside take these values instead: for measuring and for tests, in one thread."""
+    _overrides.append(table)
+    try:
+        yield
+    finally:
+        _overrides.pop()
+
+
+def read(path: Path) -> Table:
+    """A table in a file. Raises ValueError, naming the file, unless all its values are integers."""
+    try:
+        table = json.loads(path.read_text("utf-8"))
+        fine = all(
+            type(value) is int
+            for shapes in table.values()
+            for values in shapes.values()
+            for value in values.values()
+        )
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not fine:
+        raise ValueError(f"{path}: every value must be an integer")
+    return {op: dict(shapes) for op, shapes in table.items()}
+
+
+@cache
+def _chosen(
+    op: str, shape: str, device: torch.device, default: tuple[tuple[str, int], ...]
+) -> Launch:
+    path = _HERE / f"{arch(device)}.json"
+    return _merged(dict(default), _read(path), op, shape, path.name)
+
+
+@cache
+def _read(path: Path) -> Table:
+    return read(path) if path.exists() else {}
+
+
+def _merged(base: Launch, table: Table, op: str, shape: str, source: str) -> Launch:
+    values = table.get(op, {}).get(shape)
+    if not values:
+        return base
+    if unknown := sorted(set(values) - set(base)):
+        raise ValueError(f"{source}: {op} {shape} has no {', '.join(unknown)}")
+    return {**base, **values}

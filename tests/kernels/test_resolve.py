@@ -1,0 +1,67 @@
+"""Which implementation is taken, that it is told, and what is said where Triton can't be used."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from kernels import resolve as module
+from kernels.resolve import chosen, operations, resolve
+from kernels.silu_mul import reference
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process that has resolved nothing yet."""
+    monkeypatch.setattr(module, "_chosen", {})
+    for cached in (module._resolve, module._no_triton):
+        cached.cache_clear()
+    yield
+    for cached in (module._resolve, module._no_triton):
+        cached.cache_clear()
+
+
+def without(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda asked: None if asked == name else found(asked)
+    )
+
+
+def test_a_gpu_gets_triton_and_a_processor_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="NOT RUN: needs triton")
+    monkeypatch.setenv("CC", "cc")
+    assert resolve("silu_mul", torch.device("cuda", 1)) is not reference.silu_mul
+    assert resolve("silu_mul", "cpu") is reference.silu_mul
+    assert chosen() == {("silu_mul", "cuda"): "triton", ("silu_mul", "cpu"): "reference"}
+
+
+@pytest.mark.parametrize("op", operations())
+def test_a_gpu_without_triton_is_served_by_pytorch(
+    op: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    without(monkeypatch, "triton")
+    with caplog.at_level(logging.INFO, module.log.name):
+        assert callable(resolve(op, "cuda"))
+        resolve("rms_norm", "cuda")
+    assert chosen()[op, "cuda"] == "reference"
+    assert f"kernel {op} on cuda: reference" in caplog.messages
+    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(told) == 1
+    assert "triton is not installed" in told[0]
+
+
+def test_triton_needs_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("triton", reason="NOT RUN: needs triton")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert resolve("silu_mul", "cuda") is reference.silu_mul
+    assert "install gcc" in caplog.text
