@@ -180,7 +180,8 @@ class EngineSection(_Section):
     scheduling_policy: Literal["deadline", "priority", "fcfs"] = "deadline"
     enable_prefix_caching: Literal["radix", "block-hash", "none"] = "radix"
     """true and false stand for `radix` and `none`."""
-    quant: Literal["auto", "native", "int8", "fp32", "bf16", "fp16"] = "auto"
+    quant: Literal["auto", "native", "int8", "fp32", "bf16", "fp16", "w8", "w4"] = "auto"
+    """native and int8 are a CPU's, those after fp32 a GPU's."""
     speculation: Literal["off", "ngram", "draft"] = "off"
     speculation_tokens: int = Field(default=4, ge=1, le=16)
     speculation_max_seqs: int = Field(default=4, ge=1)

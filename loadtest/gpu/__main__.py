@@ -26,13 +26,13 @@ from loadtest.gpu.goals import goals
 LIMIT_S = 455.0
 PHASES = [
     Phase("probe", 12, probes.probe, probes.show),
-    Phase("numerics", 60, kernels.numerics, kernels.show_numerics),
+    Phase("numerics", 55, kernels.numerics, kernels.show_numerics),
     Phase("kernels", 35, kernels.speeds, kernels.show_speeds),
     Phase("sweep", 90, sweep.sweep, sweep.show),
     Phase("kernels tuned", 20, kernels.speeds_tuned, kernels.show_speeds),
     Phase("cuda c++", 30, cuda.contest, cuda.show),
-    Phase("graphs", 35, engine.graphs, engine.show_graphs),
-    Phase("engine 8B", 60, engine.calls_8b, engine.show_calls),
+    Phase("graphs", 45, engine.graphs, engine.show_graphs),
+    Phase("engine 8B", 55, engine.calls_8b, engine.show_calls),
     Phase("voice", 30, voice.voice, voice.show),
     Phase("engine 0.5B", 30, engine.calls_05b, engine.show_calls),
     Phase("static", 20, engine.static, engine.show_static),

@@ -19,6 +19,7 @@ from engine.errors import EngineError
 from engine.gpu_runner import GpuRunner
 from engine.inputs import Row, SampleRow
 from engine.models.config import ModelConfig
+from engine.models.gpu_linear import GpuQuant
 from engine.request import Request
 from engine.sampling import SamplingParams
 from engine.warmup import WarmupReport
@@ -36,6 +37,9 @@ FORGET = 1500
 PAUSE_S = (0.05, 0.5)
 """A caller's silence between the end of a reply and the next turn."""
 STEPS = 20
+MODELS: tuple[tuple[str, ModelConfig, GpuQuant], ...] = (
+    ("8B", LLAMA_8B, "dense"), ("0.5B", QWEN_05B, "dense"), ("8B w4", LLAMA_8B, "w4"),
+)  # fmt: skip
 CONTEXT = 1024
 
 
@@ -100,8 +104,8 @@ def load(bench: Bench, config: ModelConfig, *, blocks: int) -> Loaded:
 def graphs(bench: Bench) -> Json:
     """Decode steps of both models with and without graphs, and their floors."""
     rows = []
-    for name, config in (("8B", LLAMA_8B), ("0.5B", QWEN_05B)):
-        model = llama(bench, config)
+    for name, config, quant in MODELS:
+        model = llama(bench, config, quant)
         sizes = bench.pick((1, 8, 32, 64), (1, 3))
         blocks = sizes[-1] * (CONTEXT // BLOCK + 4)
         for recorded in (True, False):
@@ -273,7 +277,7 @@ def show_graphs(result: Json) -> None:
     print(f"decode steps at {result['context']} positions, launched and read one after the other")
     for r in result["rows"]:
         print(
-            f"  {r['model']:5} batch {r['batch']:3} {'graphs' if r['graphs'] else 'eager ':7}"
+            f"  {r['model']:6} batch {r['batch']:3} {'graphs' if r['graphs'] else 'eager ':7}"
             f"{r['step_ms']:8.2f} ms, floor {r['floor_ms']:6.2f}, {r['times_floor']:5.2f} times"
         )
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.gpu_runner import GpuRunner, block_bytes
 from engine.models.config import ModelConfig, RopeScaling
 from engine.models.gpu import GpuLlama
+from engine.models.gpu_linear import GpuQuant
 from loadtest.gpu.bench import Bench
 from voice_agent.tts.kokoro_cuda import WIDTHS, FrameGraphs
 from voice_agent.tts.kokoro_model import KokoroModel
@@ -44,12 +45,13 @@ TINY = ModelConfig(
 )  # fmt: skip
 
 
-def llama(bench: Bench, config: ModelConfig) -> GpuLlama:
+def llama(bench: Bench, config: ModelConfig, quant: GpuQuant = "dense") -> GpuLlama:
     """On the device, in its dtype; the tiny one in a dry run, whatever was asked for."""
     return GpuLlama.random(
         bench.pick(config, TINY),
         device=bench.device.type,
         dtype=bench.dtype,
+        quant=quant,
         seed=bench.seed,
         max_len=MAX_LEN,
     )
