@@ -14,6 +14,7 @@ from engine.inputs import Row, Sampled
 from engine.request import Request
 from engine.sampling import SamplingParams
 from tests.engine.fakes import HashRunner, expected
+from tests.engine.late import Late
 from voice_agent.agent import Call
 from voice_agent.context import Chat, Decoder, Prompt
 from voice_agent.think import Ahead, EngineThinker
@@ -39,12 +40,13 @@ class ScriptRunner(HashRunner):
         sampled = super()._row(row)
         if sampled is None or row.sample is None:
             return None
-        at, history = row.sample.n_prompt, row.sample.history
-        assert [sampled.token] == expected(history[: row.sample.position], 1)
-        user = len(history[:at]) - 1 - list(reversed(history[:at])).index(FakeChat.USER)
-        asked = "".join(chr(i) for i in history[user + 1 : at] if i < FakeChat.SYSTEM)
+        at = row.sample.n_prompt
+        known = [*row.sample.history[: row.start], *row.token_ids]
+        assert [sampled.token] == expected(known, 1)
+        user = at - 1 - known[:at][::-1].index(FakeChat.USER)
+        asked = "".join(chr(i) for i in known[user + 1 : at] if i < FakeChat.SYSTEM)
         answer = [*map(ord, self._reply(asked)), FakeChat.CLOSE]
-        return Sampled(answer[row.sample.position - at])
+        return Sampled(answer[min(row.sample.position - at, len(answer) - 1)])
 
 
 class Letters:
@@ -95,8 +97,9 @@ class EngineScene(Scene):
         self._min_tokens = min_tokens
         self._think = self.brain.think
         self.brain.think = self._asked  # type: ignore[method-assign]
-        self._watched = self.engine._runner.run
-        self.engine._runner.run = self._run  # type: ignore[method-assign]
+        self._runner = getattr(self.engine._runner, "inner", self.engine._runner)
+        self._watched = self._runner.run
+        self._runner.run = self._run
 
     def _asked(self, prompt: Prompt, sampling: SamplingParams, **named: Any) -> Any:
         self.prompts.append(prompt.ids)
@@ -114,7 +117,7 @@ class EngineScene(Scene):
             await asyncio.sleep(5 * STEP_S)  # what was freed last
         finally:
             pump.cancel()
-            self.engine._runner.run = self._watched  # type: ignore[method-assign]
+            self._runner.run = self._watched
 
     async def _pump(self) -> None:
         while True:
@@ -139,14 +142,17 @@ class EngineScene(Scene):
         return sum(s.n_tokens for s in self.steps if from_s <= s.at_s <= to_s)
 
 
-def scripted(reply: Callable[[str], str] | str, **scene: object) -> EngineScene:
-    """A scene whose model answers with `reply`, one character a step."""
+def scripted(
+    reply: Callable[[str], str] | str, *, overlap: bool = False, **scene: object
+) -> EngineScene:
+    """A scene whose model answers with `reply`, one character a step; overlap: as on a device."""
     answer = reply if callable(reply) else lambda _: str(reply)
 
     def make(scene: Scene) -> Engine:
+        runner = ScriptRunner(answer, n_blocks=1200)
         return Engine(
             EngineConfig(Path("script"), block_size=4, max_model_len=4096),
-            ScriptRunner(answer, n_blocks=1200),
+            Late(runner) if overlap else runner,
             tokenizer=None,  # type: ignore[arg-type]
             chat=None,  # type: ignore[arg-type]
             make_text=_letters,
