@@ -6,6 +6,7 @@ would take the time, and the interpreter's lock from the engine.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,17 @@ class FrameGraphs:
             for width in reversed(self._widths):
                 done = self._captured[width] = self._capture(width, pool)
                 pool = done.graph.pool() if done.graph else None
+
+    def longest_ms(self) -> float:
+        """Milliseconds of the widest graph, copies included: nobody waits longer for a phrase."""
+        device = next(self._model.parameters()).device
+        wide = torch.zeros(1, WIDTH, self._widths[-1], device=device)
+        style = torch.zeros(1, 2 * STYLE, device=device)
+        with torch.inference_mode():
+            self(wide, wide, style).cpu()
+            start = time.perf_counter()
+            self(wide, wide, style).cpu()
+            return 1000.0 * (time.perf_counter() - start)
 
     def _capture(self, width: int, pool: Any) -> _Captured:
         device = next(self._model.parameters()).device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from .kokoro_text import (
 from .kokoro_weights import load_into
 from .phrases import parts
 from .sound import silence
+
+log = logging.getLogger(__name__)
 
 
 class KokoroTorchVoice:
@@ -71,6 +74,9 @@ class KokoroTorchVoice:
 
         if self._graphs is not None:
             self._graphs.capture()
+            with self._on_our_stream():
+                longest_ms = self._graphs.longest_ms()
+            log.info("the sound of the longest phrase takes %.1f ms", longest_ms)
         for text in ("Hello there. ", "This is how a somewhat longer sentence sounds to me. "):
             for clause in ClauseSplitter().push(text):
                 for _ in self.synthesize(clause, speed=1.0, cancelled=lambda: False):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -94,6 +98,52 @@ def test_a_phrase_takes_the_next_width_that_holds_it(
     assert len(graphs(rhythm, asr, style)) == 3000
     assert len(graphs(*(torch.cat((x, x), 2) for x in (rhythm, asr)), style)) == 6000
     assert seen == [(5, None), (8, 5), (10, None)]
+
+
+class FakeGraph:
+    """Stands for torch.cuda.CUDAGraph; the fake `graph` runs what is captured, once."""
+
+    made: ClassVar[list[FakeGraph]] = []
+
+    def __init__(self) -> None:
+        self.replays = 0
+        FakeGraph.made.append(self)
+
+    def pool(self) -> str:
+        return "the first one's pool"
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+def test_graphs_are_captured_from_the_widest_down_in_one_pool(
+    quiet: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, given = inspect.signature(torch.cuda.graph.__init__), []
+
+    @contextlib.contextmanager
+    def graph(*args: Any, **options: Any) -> Iterator[None]:
+        given.append(real.bind(None, *args, **options).arguments)
+        yield
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    FakeGraph.made.clear()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda priority: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda s: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    model = KokoroModel().eval()
+    monkeypatch.setattr(model, "sound", lambda rhythm, *rest: rhythm[0, 0].repeat_interleave(600))
+    graphs = FrameGraphs(model, (2, 4))
+    graphs.capture()
+    assert [call["pool"] for call in given] == [None, "the first one's pool"]
+    assert all(call["stream"] is stream for call in given)
+    ones = torch.ones(1, WIDTH, 3)
+    graphs(ones, ones, torch.zeros(1, 2 * STYLE))
+    assert [made.replays for made in FakeGraph.made] == [1, 0]
+    assert graphs.longest_ms() > 0
+    assert [made.replays for made in FakeGraph.made] == [3, 0]
 
 
 def test_durations_cut_the_text_into_frames(quiet: None) -> None:
