@@ -54,12 +54,21 @@ struct Codes {
   }
 };
 
-// x rounded: codes [rows / 8][pairs][lane][group of the pair][8], and for every group and row its
-// scale and the sum of its codes, [rows / 8][pairs][2][8][2]. Eight threads share a group.
+// Rows of x rounded, as a product wants them: for every pair of groups and 8 rows a record of
+//   codes   32 lanes x 16 bytes: group q, then inputs 0-15 and 16-31 by their quads
+//   scales  fp32 [4 quads][q][2], of rows 2 quad and 2 quad + 1
+//   starts  int32 [q][4 quads][4]: where the sums of those two rows begin, twice; or, for shifted
+//           weights, fp32: the sum of the group's activations as rounded
+namespace record {
+constexpr int SCALES = 512;
+constexpr int STARTS = SCALES + 64;
+constexpr int BYTES = STARTS + 128;
+}  // namespace record
+
+// Eight threads share a group. zero: what a code stands for 0; 0 for shifted weights.
 template <Kind KIND>
 __global__ void __launch_bounds__(256) round_rows(const void* x, int64_t stride, int n, int n_in,
-                                                  int rows, int pairs, uint8_t* codes,
-                                                  Words<2>* scales) {
+                                                  int tiles, int pairs, int zero, uint8_t* to) {
   using T = std::conditional_t<KIND == FP16, Fp16, Bf16>;
   const int at = blockIdx.x * 256 + threadIdx.x;
   const int part = at % 8, group = at / 8 % (2 * pairs), row = at / 8 / (2 * pairs);
@@ -86,13 +95,19 @@ __global__ void __launch_bounds__(256) round_rows(const void* x, int64_t stride,
     word |= (static_cast<uint32_t>(code) & 0xffu) << 8 * i;
   }
   for (int mask = 1; mask < 8; mask *= 2) sum += shuffle_xor(sum, mask);
-  if (row >= rows) return;
-  const int64_t pair = static_cast<int64_t>(row / ROWS) * pairs + group / 2;
-  const int64_t lane = pair * LANES + row % ROWS * 4 + part % 4;
-  *reinterpret_cast<uint32_t*>(codes + lane * 16 + group % 2 * 8 + part / 4 * 4) = word;
-  if (part == 0)
-    scales[(pair * 2 + group % 2) * ROWS + row % ROWS] = {
-        {static_cast<uint32_t>(as_int(top / 127.0f)), static_cast<uint32_t>(sum)}};
+  if (row >= tiles * ROWS) return;
+  const int q = group % 2;
+  uint8_t* mine = to + static_cast<int64_t>(group / 2 * tiles + row / ROWS) * record::BYTES;
+  const int lane = row % ROWS * 4 + part % 4;
+  *reinterpret_cast<uint32_t*>(mine + lane * 16 + q * 8 + part / 4 * 4) = word;
+  if (part == 0) {
+    const int quad = row % ROWS / 2, odd = row % 2;
+    const float scale = top / 127.0f;
+    reinterpret_cast<float*>(mine + record::SCALES)[quad * 4 + q * 2 + odd] = scale;
+    auto* starts = reinterpret_cast<int32_t*>(mine + record::STARTS) + q * 16 + quad * 4;
+    starts[odd] = starts[2 + odd] =
+        zero ? MAGIC - zero * sum : as_int(scale * static_cast<float>(sum));
+  }
 }
 
 struct Output {
@@ -106,79 +121,96 @@ struct Output {
 // One block: TILE outputs, all of n_in, 8 * N rows.
 template <int BITS, bool SHIFTED, int N>
 __global__ void __launch_bounds__(32 * WARPS, 2) product(const uint8_t* weight, int pairs,
-                                                      const uint8_t* codes, const uint8_t* scales,
-                                                      Output out) {
+                                                         const uint8_t* x, Output out) {
   using F = Format<BITS, SHIFTED>;
   constexpr int STEP_BYTES = F::STEP * F::PAIR;
   static_assert(WARPS * STAGES * STEP_BYTES >= WARPS * N * ROWS * TILE * 4, "partial sums fit");
   SHARED(ring, WARPS * STAGES * STEP_BYTES);
   const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
   const int row = lane / 4, quad = lane % 4;
-  const uint8_t* tile = weight + static_cast<int64_t>(blockIdx.x) * pairs * F::PAIR;
   uint8_t* mine = ring + warp * STAGES * STEP_BYTES;
-  const int steps = (pairs + F::STEP - 1) / F::STEP;
 
-  const auto fetch = [&](int step, int slot) {
-    if (step < steps) {
-      const int n_pairs = pairs - step * F::STEP < F::STEP ? pairs - step * F::STEP : F::STEP;
-      for (int i = 16 * lane; i < n_pairs * F::PAIR; i += 16 * LANES)
-        async_copy16(mine + slot * STEP_BYTES + i,
-                     tile + static_cast<int64_t>(step) * STEP_BYTES + i);
-    }
+  // What this lane copies next, and how many bytes there are from there to the tile's end; the last
+  // of a step's pieces is for some lanes only.
+  constexpr int WHOLE = STEP_BYTES / (16 * LANES) * 16 * LANES;
+  const SharedAddress copied = shared_address(mine + 16 * lane);
+  const uint8_t* from = weight + static_cast<int64_t>(blockIdx.x) * pairs * F::PAIR +
+                        warp * STEP_BYTES + 16 * lane;
+  int left = pairs * F::PAIR - warp * STEP_BYTES - 16 * lane;
+  int left_last = WHOLE + 16 * lane < STEP_BYTES ? left : 0;
+  const auto fetch = [&](int slot) {
+#pragma unroll
+    for (int i = 0; i < STEP_BYTES; i += 16 * LANES)
+      if (i < (i < WHOLE ? left : left_last)) async_copy16(copied + (slot + i), from + i);
+    from += WARPS * STEP_BYTES;
+    left -= WARPS * STEP_BYTES;
+    left_last -= WARPS * STEP_BYTES;
     async_commit();
   };
 
   float acc[N][4] = {};
-  for (int s = 0; s < STAGES - 1; ++s) fetch(warp + s * WARPS, s);
-  int slot = 0;
-  for (int step = warp; step < steps; step += WARPS) {
-    async_wait<STAGES - 2>();
-    sync_warp();  // this step has come for every lane, and the slot before it is read
-    fetch(step + (STAGES - 1) * WARPS, slot == 0 ? STAGES - 1 : slot - 1);
+  const uint8_t* by_lane = x + warp * F::STEP * N * record::BYTES + 16 * lane;
+  const uint8_t* by_quad = x + warp * F::STEP * N * record::BYTES + record::SCALES + 16 * quad;
+  const auto add_pair = [&](int slot, int i) {
+    const uint8_t* at = mine + slot + i * F::PAIR;
+    const auto by = peek<2>(at + F::CODES + F::FIFTH + 8 * row);
+    Words<2> shift = {};
+    if constexpr (SHIFTED) shift = peek<2>(at + F::CODES + F::FIFTH + F::SCALES + 8 * row);
+    Words<4> rows[N], scales[N];
 #pragma unroll
-    for (int i = 0; i < F::STEP; ++i) {
-      const int pair = step * F::STEP + i;
-      if (pair >= pairs) break;
-      const uint8_t* at = mine + slot * STEP_BYTES + i * F::PAIR;
-      const auto by = peek<2>(at + F::CODES + F::FIFTH + 8 * row);
-      Words<2> shift = {};
-      if constexpr (SHIFTED) shift = peek<2>(at + F::CODES + F::FIFTH + F::SCALES + 8 * row);
-      Words<4> x[N];
+    for (int t = 0; t < N; ++t) {
+      rows[t] = load<4>(by_lane + (i * N + t) * record::BYTES);
+      scales[t] = load<4>(by_quad + (i * N + t) * record::BYTES);
+    }
 #pragma unroll
-      for (int t = 0; t < N; ++t)
-        x[t] = load<4>(codes + ((static_cast<int64_t>(t) * pairs + pair) * LANES + lane) * 16);
+    for (int q = 0; q < 2; ++q) {
+      uint32_t a[4];
+      Codes<BITS, SHIFTED>(at, lane, q).unpack(a, q);
+      const float scale[2] = {half_of<Fp16>(by.word[q], 0), half_of<Fp16>(by.word[q], 1)};
+      const float offset[2] = {half_of<Fp16>(shift.word[q], 0), half_of<Fp16>(shift.word[q], 1)};
 #pragma unroll
-      for (int q = 0; q < 2; ++q) {
-        uint32_t a[4];
-        Codes<BITS, SHIFTED>(at, lane, q).unpack(a, q);
-        const float scale[2] = {half_of<Fp16>(by.word[q], 0), half_of<Fp16>(by.word[q], 1)};
-        float offset[2] = {};
-        if constexpr (SHIFTED) {
-          offset[0] = half_of<Fp16>(shift.word[q], 0);
-          offset[1] = half_of<Fp16>(shift.word[q], 1);
-        }
+      for (int t = 0; t < N; ++t) {
+        const auto begun = load<4>(by_quad + (i * N + t) * record::BYTES + 64 + 64 * q);
+        int32_t start[4], sums[4];
 #pragma unroll
-        for (int t = 0; t < N; ++t) {
-          const int64_t group = (static_cast<int64_t>(t) * pairs + pair) * 2 + q;
-          const auto of = load<4>(scales + (group * ROWS + 2 * quad) * 8);  // of two rows
-          const int start[2] = {MAGIC - F::ZERO * static_cast<int>(of.word[1]),
-                                MAGIC - F::ZERO * static_cast<int>(of.word[3])};
-          int32_t c[4] = {start[0], start[1], start[0], start[1]};
-          mma_bytes(c, a, x[t].word[2 * q], x[t].word[2 * q + 1]);
+        for (int j = 0; j < 4; ++j)
+          start[j] = SHIFTED ? MAGIC : static_cast<int32_t>(begun.word[j]);
+        mma_bytes(sums, a, rows[t].word[2 * q], rows[t].word[2 * q + 1], start);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const float of_row = as_float(static_cast<int32_t>(of.word[j % 2 * 2]));
-            const float sum = as_float(c[j]) - as_float(MAGIC);
-            acc[t][j] = fused(sum * of_row, scale[j / 2], acc[t][j]);
-            if constexpr (SHIFTED) {
-              const auto total = static_cast<float>(static_cast<int32_t>(of.word[j % 2 * 2 + 1]));
-              acc[t][j] = fused(offset[j / 2], of_row * total, acc[t][j]);
-            }
-          }
+        for (int j = 0; j < 4; ++j) {
+          const float of_row = as_float(static_cast<int32_t>(scales[t].word[2 * q + j % 2]));
+          const float sum = as_float(sums[j]) - as_float(MAGIC);
+          acc[t][j] = fused(sum * of_row, scale[j / 2], acc[t][j]);
+          if constexpr (SHIFTED)
+            acc[t][j] = fused(offset[j / 2], as_float(static_cast<int32_t>(begun.word[j])),
+                              acc[t][j]);
         }
       }
     }
-    slot = slot == STAGES - 1 ? 0 : slot + 1;
+  };
+
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; ++s) fetch(s * STEP_BYTES);
+  int slot = 0, free = (STAGES - 1) * STEP_BYTES;  // where in the ring
+  for (int pair = warp * F::STEP; pair < pairs; pair += WARPS * F::STEP) {
+    async_wait<STAGES - 2>();
+    sync_warp();  // this step has come for every lane, and every lane is done with the one before
+    fetch(free);
+    if constexpr (N == 4) {  // unrolled it takes too many registers for two blocks at once
+#pragma unroll 1
+      for (int i = 0; i < F::STEP && pair + i < pairs; ++i) add_pair(slot, i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < F::STEP; ++i)
+        if (pair + i < pairs) add_pair(slot, i);
+    }
+    by_lane += WARPS * F::STEP * N * record::BYTES;
+    by_quad += WARPS * F::STEP * N * record::BYTES;
+    keep(by_lane);
+    keep(by_quad);
+    keep(from);
+    free = slot;
+    slot = slot == (STAGES - 1) * STEP_BYTES ? 0 : slot + STEP_BYTES;
   }
 
   async_wait<0>();
@@ -240,18 +272,14 @@ struct Weight {
 inline int blocks(int64_t threads) { return static_cast<int>((threads + 255) / 256); }
 
 template <int BITS, bool SHIFTED>
-int run(const Weight& w, const uint8_t* codes, const uint8_t* scales, int row_tiles,
-        const Output& out, void* stream) {
+int run(const Weight& w, const uint8_t* x, int row_tiles, const Output& out, void* stream) {
   const dim3 grid(w.tiles);
   constexpr int threads = 32 * WARPS;
   if (row_tiles == 1)
-    return launch(product<BITS, SHIFTED, 1>, grid, threads, stream, w.data, w.pairs, codes, scales,
-                  out);
+    return launch(product<BITS, SHIFTED, 1>, grid, threads, stream, w.data, w.pairs, x, out);
   if (row_tiles == 2)
-    return launch(product<BITS, SHIFTED, 2>, grid, threads, stream, w.data, w.pairs, codes, scales,
-                  out);
-  return launch(product<BITS, SHIFTED, 4>, grid, threads, stream, w.data, w.pairs, codes, scales,
-                out);
+    return launch(product<BITS, SHIFTED, 2>, grid, threads, stream, w.data, w.pairs, x, out);
+  return launch(product<BITS, SHIFTED, 4>, grid, threads, stream, w.data, w.pairs, x, out);
 }
 
 template <int BITS, bool SHIFTED>
@@ -273,39 +301,35 @@ constexpr int INVALID = 1;  // cudaErrorInvalidValue
 
 extern "C" {
 
-// codes and scales: room for `row_tiles` (1, 2 or 4) times 8 rows, as round_rows says.
+// to: records of row_tiles (1, 2 or 4) times 8 rows. bits, shifted: of the weight to be met.
 int linear_group_round(const void* x, int64_t kind, int64_t stride, int64_t n, int64_t n_in,
-                       int64_t row_tiles, void* codes, void* scales, void* stream) {
+                       int64_t bits, int64_t shifted, int64_t row_tiles, void* to, void* stream) {
   using namespace linear_group;
-  const int rows = static_cast<int>(row_tiles) * ROWS;
-  const int pairs = weight_of(nullptr, n_in, 0).pairs;
-  const dim3 grid(blocks(static_cast<int64_t>(rows) * pairs * 2 * 8));
-  auto* to = static_cast<uint8_t*>(codes);
-  auto* by = static_cast<Words<2>*>(scales);
+  const int tiles = static_cast<int>(row_tiles), pairs = weight_of(nullptr, n_in, 0).pairs;
+  const int zero = shifted ? 0 : 1 << (bits - 1);
+  const dim3 grid(blocks(static_cast<int64_t>(tiles) * ROWS * pairs * 2 * 8));
+  auto* records = static_cast<uint8_t*>(to);
   const int many = static_cast<int>(n), wide = static_cast<int>(n_in);
-  if (kind == FP32)
-    return launch(round_rows<FP32>, grid, 256, stream, x, stride, many, wide, rows, pairs, to, by);
-  if (kind == FP16)
-    return launch(round_rows<FP16>, grid, 256, stream, x, stride, many, wide, rows, pairs, to, by);
-  return launch(round_rows<BF16>, grid, 256, stream, x, stride, many, wide, rows, pairs, to, by);
+  auto* kernel = kind == FP32   ? round_rows<FP32>
+                 : kind == FP16 ? round_rows<FP16>
+                                : round_rows<BF16>;
+  return launch(kernel, grid, 256, stream, x, stride, many, wide, tiles, pairs, zero, records);
 }
 
 int linear_group_product(const void* weight, int64_t bits, int64_t shifted, int64_t n_in,
-                         int64_t n_out, const void* codes, const void* scales, int64_t row_tiles,
-                         int64_t n, const void* bias, void* y, int64_t kind, int64_t stride,
-                         void* stream) {
+                         int64_t n_out, const void* records, int64_t row_tiles, int64_t n,
+                         const void* bias, void* y, int64_t kind, int64_t stride, void* stream) {
   using namespace linear_group;
   const Weight w = weight_of(weight, n_in, n_out);
   const Output out = {y, static_cast<Kind>(kind), stride, static_cast<const float*>(bias),
                       static_cast<int>(n), w.n_out};
-  const auto* x = static_cast<const uint8_t*>(codes);
-  const auto* by = static_cast<const uint8_t*>(scales);
+  const auto* x = static_cast<const uint8_t*>(records);
   const int tiles = static_cast<int>(row_tiles);
-  if (bits == 4 && !shifted) return run<4, false>(w, x, by, tiles, out, stream);
-  if (bits == 4) return run<4, true>(w, x, by, tiles, out, stream);
-  if (bits == 5 && !shifted) return run<5, false>(w, x, by, tiles, out, stream);
-  if (bits == 5) return run<5, true>(w, x, by, tiles, out, stream);
-  if (bits == 8 && !shifted) return run<8, false>(w, x, by, tiles, out, stream);
+  if (bits == 4 && !shifted) return run<4, false>(w, x, tiles, out, stream);
+  if (bits == 4) return run<4, true>(w, x, tiles, out, stream);
+  if (bits == 5 && !shifted) return run<5, false>(w, x, tiles, out, stream);
+  if (bits == 5) return run<5, true>(w, x, tiles, out, stream);
+  if (bits == 8 && !shifted) return run<8, false>(w, x, tiles, out, stream);
   return INVALID;
 }
 

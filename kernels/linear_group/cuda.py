@@ -36,6 +36,8 @@ TILE = 16
 ROWS = 8
 MAX_ROWS = 32
 PAIR = 2 * GROUP
+RECORD = 704
+"""Bytes of 8 rounded rows of a pair of groups: codes, scales, where sums start (cuda.cu)."""
 FORMATS = ((4, False), (4, True), (5, False), (5, True), (8, False))
 """(bits, shifted) that there are kernels for."""
 
@@ -53,14 +55,6 @@ class PackedWeight:
     def to(self, device: torch.device | str) -> PackedWeight:
         """The same on another device."""
         return PackedWeight(self.data.to(device), self.bits, self.shifted, self.n_in, self.n_out)
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Where activations are rounded to: codes uint8, scales fp32 pairs (scale, sum as an int)."""
-
-    codes: Tensor
-    scales: Tensor
 
 
 def pack(w: Codes) -> PackedWeight:
@@ -96,18 +90,15 @@ def pack(w: Codes) -> PackedWeight:
 
 def bytes_moved(n: int, w: PackedWeight, itemsize: int = 2) -> int:
     """Bytes of the packed weight, x and y once, and of the rounded x, written and read."""
-    rows = _row_tiles(n) * ROWS
-    rounded = rows * w.data.shape[1] * 2 * (GROUP + 8)
-    return w.data.numel() + 2 * rounded + itemsize * n * (w.n_in + w.n_out)
+    return w.data.numel() + 2 * _record_bytes(n, w.n_in) + itemsize * n * (w.n_in + w.n_out)
 
 
-def workspace(n_in: int, device: torch.device | str, n: int = MAX_ROWS) -> Workspace:
-    """Room for up to n rows of up to n_in inputs; may be shared by launches on one stream."""
-    groups = _row_tiles(n) * ROWS * 2 * -(-n_in // PAIR)
-    return Workspace(
-        torch.empty(groups * GROUP, dtype=torch.uint8, device=device),
-        torch.empty(groups, 2, dtype=torch.float32, device=device),
-    )
+def workspace(n_in: int, device: torch.device | str, n: int = MAX_ROWS) -> Tensor:
+    """Room for up to n rounded rows of up to n_in inputs: uint8, uninitialised.
+
+    One product at a time may use it: those on one stream, or a graph's.
+    """
+    return torch.empty(_record_bytes(n, n_in), dtype=torch.uint8, device=device)
 
 
 def linear_group(
@@ -116,7 +107,7 @@ def linear_group(
     bias: Tensor | None = None,
     *,
     out: Tensor | None = None,
-    work: Workspace | None = None,
+    work: Tensor | None = None,
     kernels: Kernels | None = None,
 ) -> Tensor:
     """y = x @ W.T + bias. x fp16, bf16 or fp32 [n <= 32, n_in], rows contiguous; bias fp32 [n_out].
@@ -143,18 +134,17 @@ def linear_group(
     if bias is not None and not bias.is_contiguous():
         raise ValueError("bias must be contiguous")
     work = workspace(w.n_in, x.device, n) if work is None else work
-    tiles = _row_tiles(n)
-    groups = tiles * ROWS * 2 * -(-w.n_in // PAIR)
-    if work.codes.numel() < groups * GROUP or work.scales.shape[0] < groups:
+    if work.dtype != torch.uint8 or work.numel() < _record_bytes(n, w.n_in):
         raise ValueError("the workspace is too small: workspace(n_in, device, n)")
-    kernels.check(x, y, w.data, bias, work.codes, work.scales)
+    kernels.check(x, y, w.data, bias, work)
+    tiles = _row_tiles(n)
     kernels.launch(
-        "linear_group_round", x, KINDS[x.dtype], x.stride(0), n, w.n_in, tiles, work.codes,
-        work.scales,
+        "linear_group_round", x, KINDS[x.dtype], x.stride(0), n, w.n_in, w.bits, w.shifted, tiles,
+        work,
     )  # fmt: skip
     kernels.launch(
-        "linear_group_product", w.data, w.bits, w.shifted, w.n_in, w.n_out, work.codes,
-        work.scales, tiles, n, bias, y, KINDS[y.dtype], y.stride(0),
+        "linear_group_product", w.data, w.bits, w.shifted, w.n_in, w.n_out, work, tiles, n, bias,
+        y, KINDS[y.dtype], y.stride(0),
     )  # fmt: skip
     return y
 
@@ -184,3 +174,7 @@ def dense(
 def _row_tiles(n: int) -> int:
     """Groups of 8 rows that the kernel for n rows has: 1, 2 or 4."""
     return 1 if n <= ROWS else 2 if n <= 2 * ROWS else 4
+
+
+def _record_bytes(n: int, n_in: int) -> int:
+    return _row_tiles(n) * -(-n_in // PAIR) * RECORD

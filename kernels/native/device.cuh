@@ -57,8 +57,11 @@ DEVICE Words<N> peek(const void* p) {  // any other memory
   return *static_cast<const Words<N>*>(p);
 }
 
-DEVICE void async_copy16(void* shared, const void* global) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+using SharedAddress = uint32_t;
+DEVICE SharedAddress shared_address(void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+DEVICE void async_copy16(SharedAddress to, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
 DEVICE void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -76,13 +79,15 @@ DEVICE uint32_t transpose8x8(uint32_t x) {
   return y;
 }
 
-// c [16, 8] += a [16, 32] unsigned bytes @ b [32, 8] signed bytes.
-DEVICE void mma_bytes(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+// d [16, 8] = c + a [16, 32] unsigned bytes @ b [32, 8] signed bytes.
+DEVICE void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                      const int32_t (&c)[4]) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
-      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
+        "r"(c[2]), "r"(c[3]));
 }
 
 // c [16, 8] += a [16, 16] @ b [16, 8], sums in fp32.
@@ -104,6 +109,9 @@ DEVICE void mma_halves<Bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+// Keeps a pointer that a loop moves on in a register: the compiler would add it up anew each time.
+DEVICE void keep(const uint8_t*& p) { asm volatile("" : "+l"(p)); }
 
 DEVICE int32_t rounded(float x) { return __float2int_rn(x); }  // half to even
 DEVICE float as_float(int32_t x) { return __int_as_float(x); }

@@ -231,7 +231,9 @@ Words<N> peek(const void* p) {
   return emulate::aligned<Words<N>>(p);
 }
 
-inline void async_copy16(void* shared, const void* global) {
+using SharedAddress = uint8_t*;
+inline SharedAddress shared_address(void* p) { return static_cast<uint8_t*>(p); }
+inline void async_copy16(SharedAddress shared, const void* global) {
   emulate::aligned<Words<4>>(shared);
   emulate::aligned<Words<4>>(global);
   emulate::self().groups.back().push_back({shared, global});
@@ -302,9 +304,11 @@ void multiply(const char* what, C (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
 }
 }  // namespace emulate
 
-inline void mma_bytes(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+inline void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                      const int32_t (&c)[4]) {
+  std::memcpy(d, c, sizeof d);
   emulate::multiply<4>(
-      "mma_bytes", c, a, b0, b1,
+      "mma_bytes", d, a, b0, b1,
       [](uint32_t x, int i) { return static_cast<int32_t>(x >> 8 * i & 0xff); },
       [](uint32_t x, int i) { return static_cast<int32_t>(static_cast<int8_t>(x >> 8 * i)); });
 }
@@ -315,6 +319,7 @@ void mma_halves(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
   emulate::multiply<2>("mma_halves", c, a, b0, b1, element, element);
 }
 
+inline void keep(const uint8_t*&) {}
 inline int32_t rounded(float x) { return static_cast<int32_t>(std::nearbyint(x)); }
 inline float fused(float a, float b, float c) { return std::fma(a, b, c); }
 inline float power2(float x) { return std::exp2(x); }

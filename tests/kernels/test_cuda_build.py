@@ -75,8 +75,8 @@ def test_it_loads_without_a_driver_and_says_so_at_a_launch(built: Path) -> None:
     assert all(hasattr(loaded, name) for name in FUNCTIONS)
     x = torch.zeros(4096, dtype=torch.uint8)
     calls = (
-        ("linear_group_round", x, 1, 32, 1, 32, 1, x, x),
-        ("linear_group_product", x, 4, 0, 32, 16, x, x, 1, 1, None, x, 1, 16),
+        ("linear_group_round", x, 1, 32, 1, 32, 4, 0, 1, x),
+        ("linear_group_product", x, 4, 0, 32, 16, x, 1, 1, None, x, 1, 16),
         ("linear_group_unpack", x, 4, 0, 32, 16, x, 1),
         ("paged_attention_decode_run", x, 64, 64, x, 1024, 1024, 1024, x, 1, x, 1, 1, 1, 64, 16, 0,
          16, 1, 1.0, 1, x, 64, 64, x, x, x),

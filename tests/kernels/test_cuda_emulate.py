@@ -28,7 +28,7 @@ __global__ void turn(const int* x, int* y, int with_barrier) {  // y = x reverse
 
 __global__ void copy(const uint8_t* x, uint8_t* y, int wait, int shift) {
   SHARED(shared, 32 * 16);
-  async_copy16(shared + 16 * threadIdx.x, x + 16 * threadIdx.x + shift);
+  async_copy16(shared_address(shared + 16 * threadIdx.x), x + 16 * threadIdx.x + shift);
   async_commit();
   if (wait == 1) async_wait<1>();
   if (wait == 0) async_wait<0>();
@@ -47,8 +47,9 @@ __global__ void stray(int* y, int how) {
 __global__ void products(const uint32_t* in, int32_t* bytes, float* halves, uint32_t* turned) {
   const int lane = threadIdx.x;
   const uint32_t a[4] = {in[lane], in[32 + lane], in[64 + lane], in[96 + lane]};
-  int32_t c[4] = {1, 1, 1, 1};
-  mma_bytes(c, a, in[128 + lane], in[160 + lane]);
+  const int32_t ones[4] = {1, 1, 1, 1};
+  int32_t c[4];
+  mma_bytes(c, a, in[128 + lane], in[160 + lane], ones);
   float f[4] = {1, 1, 1, 1};
   mma_halves<Fp16>(f, a, in[128 + lane], in[160 + lane]);
   for (int i = 0; i < 4; ++i) {
