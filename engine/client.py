@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from engine.budget import CostModel
 from engine.clock import Clock, MonotonicClock
 from engine.config import EngineConfig
-from engine.errors import CapacityError, NeverFitsError, UsageError
+from engine.errors import CapacityError, UsageError
 from engine.gc_watch import GcWatch
 from engine.generation import Completion, Delta, Generation, GenerationSink, Usage
 from engine.grammar.desk import GrammarDesk
@@ -23,19 +23,19 @@ from engine.histogram import HistogramSnapshot
 from engine.inbox import Commit, Revise, Truncate
 from engine.kvcache import KvCache
 from engine.launch import StepRunner
+from engine.limits import Limits
 from engine.loop import EngineLoop
 from engine.prefix import Scope
 from engine.request import FinishReason, Output, Request, TextOut
 from engine.sampling import SamplingParams
 from engine.scheduler import Scheduler
 from engine.session import Session
-from engine.speculate.draft import DraftProposer
-from engine.speculate.ngram import NgramProposer
-from engine.speculate.speculation import Speculation
+from engine.speculate.speculation import speculation_for
 from engine.static import StaticScheduler
 from engine.stats import EngineStats, collect, histograms
 from engine.thread import EngineThread
 from engine.warmup import WarmupReport, free_memory_mb, freeze_garbage, measure
+from kernels import compile_watch
 
 if TYPE_CHECKING:
     from engine.grammar.compiler import GrammarCompiler
@@ -79,18 +79,21 @@ class Engine:
         self.warmup: WarmupReport | None = None
         self._runner = runner
         self._clock = clock
-        self._n_vocab = n_vocab
         limit = runner.max_model_len
         self.max_model_len = min(limit, config.max_model_len or limit)
-        self._max_pinned = int(runner.n_blocks * config.pin_fraction)
+        max_pinned = int(runner.n_blocks * config.pin_fraction)
+        self._limits = Limits(
+            n_vocab, self.max_model_len, runner.n_blocks, runner.block_size, max_pinned,
+            has_grammars=grammars is not None,
+        )  # fmt: skip
         self._kv = KvCache(
             runner.n_blocks,
             runner.block_size,
-            max_pinned=self._max_pinned,
+            max_pinned=max_pinned,
             prefix_cache=config.prefix_cache if config.batching == "continuous" else "none",
         )
         self._scheduler = (
-            Scheduler(config, self._kv, _UNMEASURED, _speculation(config, draft, clock))
+            Scheduler(config, self._kv, _UNMEASURED, speculation_for(config, draft, clock.now))
             if config.batching == "continuous"
             else StaticScheduler(config, self._kv, _UNMEASURED, self.max_model_len)
         )
@@ -109,6 +112,7 @@ class Engine:
         self._n_open = 0
         self._gc = GcWatch()
         self._headroom_mb = 0
+        self._compiles: int | None = None  # made by the end of warm-up
         self._started = False
         self._closed = False
         self._desk: GrammarDesk | None = None
@@ -147,6 +151,7 @@ class Engine:
         freeze_garbage()
         self._gc.start()
         self._headroom_mb = free_memory_mb()
+        self._compiles = compile_watch.arm()
         log.info(
             "engine warm: step %.1f ms + %.2f ms per token, %d KV blocks",
             report.cost.base_ms, report.cost.per_token_ms, self._kv.pool.n_total,
@@ -240,12 +245,8 @@ class Engine:
         A later prefill under the same key replaces the pin. Raises `CapacityError` if the prefix
         is larger than all pins may be.
         """
-        n_blocks = self._kv.blocks_for(len(prompt_ids))
-        if pin_key is not None and n_blocks > self._max_pinned:
-            raise CapacityError(
-                f"a pinned prefix of {len(prompt_ids)} tokens needs {n_blocks} KV blocks and pins "
-                f"may hold {self._max_pinned}: raise kv_bytes or pin_fraction"
-            )
+        if pin_key is not None:
+            self._limits.check_pin(len(prompt_ids))
         generation = self._submit(
             prompt_ids,
             SamplingParams(max_tokens=1),
@@ -265,7 +266,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot; from any thread."""
-        return collect(self._loop, self._gc, self._headroom_mb)
+        late = compile_watch.total() - self._compiles if self._compiles is not None else 0
+        return collect(self._loop, self._gc, self._headroom_mb, late)
 
     def histograms(self) -> dict[str, dict[str, HistogramSnapshot]]:
         """Distributions since start, by metric and class of request; from any thread."""
@@ -287,7 +289,7 @@ class Engine:
         held: bool = False,
     ) -> Generation:
         prompt = tuple(prompt_ids)
-        max_new = self._check(prompt, params, generates=not (prefill_only or held))
+        max_new = self._limits.check(prompt, params, generates=not (prefill_only or held))
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -344,6 +346,10 @@ class Engine:
             held=True,
         )
 
+    def check_prompt(self, prompt: tuple[int, ...]) -> None:
+        """Raise `UsageError` unless the model can take it and say a token more."""
+        self._limits.check_prompt(prompt)
+
     def revise_held(self, held: Generation, keep: int, more: Sequence[int]) -> None:
         self._loop.post_edit(Revise(held.id, keep, tuple(more)))
 
@@ -355,7 +361,7 @@ class Engine:
         deadline_s: float | None,
     ) -> None:
         """`prompt` is what the hold has become; it is answered with these settings."""
-        max_new = self._check(prompt, params, generates=True)
+        max_new = self._limits.check(prompt, params, generates=True)
         deadline_s = self._deadline(deadline_s, self._clock.now(), background=False)
         self._loop.post_edit(Commit(held.id, params, _seed(params), max_new, deadline_s))
 
@@ -388,39 +394,6 @@ class Engine:
                 sink.loop.call_soon_threadsafe(sink.accept, output)
         self._on_finished(request)
 
-    def _check(self, prompt: tuple[int, ...], params: SamplingParams, *, generates: bool) -> int:
-        """The number of tokens the request may add. Raises `UsageError`, `CapacityError`."""
-        if any(token >= self._n_vocab for token, _ in params.logit_bias):
-            raise UsageError(f"logit_bias names a token outside 0..{self._n_vocab - 1}")
-        if any(not 0 <= token < self._n_vocab for token in params.stop_token_ids):
-            raise UsageError(f"stop_token_ids names a token outside 0..{self._n_vocab - 1}")
-        if params.grammar is not None and self._desk is None:
-            raise UsageError("this engine was built without grammars")
-        return self._check_prompt(prompt, params.max_tokens if generates else 0)
-
-    def _check_prompt(self, prompt: tuple[int, ...], max_tokens: int) -> int:
-        if not prompt:
-            raise UsageError("the prompt is empty")
-        self.check_prompt(prompt, room=max_tokens > 0)
-        max_new = min(max_tokens, self.max_model_len - len(prompt))
-        need, total = self._kv.blocks_for(len(prompt) + max_new), self._kv.pool.n_total
-        if need > total:
-            raise NeverFitsError(
-                f"prompt and reply need {need} KV blocks and there are {total}: "
-                "lower max_tokens or raise kv_bytes"
-            )
-        return max_new
-
-    def check_prompt(self, prompt: tuple[int, ...], *, room: bool = True) -> None:
-        """Raise `UsageError` unless the model can take it, with `room` for one token more."""
-        if prompt and (min(prompt) < 0 or max(prompt) >= self._n_vocab):
-            raise UsageError(f"a prompt token id is outside 0..{self._n_vocab - 1}")
-        longest = self.max_model_len - room
-        if len(prompt) > longest:
-            raise UsageError(
-                f"the prompt has {len(prompt)} tokens and this model takes at most {longest}"
-            )
-
     def _enter(self) -> None:
         with self._lock:
             if self._closed:
@@ -432,16 +405,6 @@ class Engine:
     def _on_finished(self, request: Request) -> None:
         with self._lock:
             self._n_open -= 1
-
-
-def _speculation(
-    config: EngineConfig, draft: StepRunner | None, clock: Clock
-) -> Speculation | None:
-    if config.speculation == "off":
-        return None
-    proposer = NgramProposer() if draft is None else DraftProposer(draft)
-    tokens, max_seqs = config.speculation_tokens, config.speculation_max_seqs
-    return Speculation(proposer, tokens=tokens, max_seqs=max_seqs, now=clock.now)
 
 
 def _seed(params: SamplingParams) -> int:

@@ -68,9 +68,13 @@ class EngineStats:
     gc_pause_ms_max: float
     memory_headroom_mb: int
     """Memory that was free for others after warm-up; 0 before it."""
+    compiles_after_warmup_total: int
+    """Kernels compiled and graphs captured since warm-up, which should have made them all."""
 
 
-def collect(loop: EngineLoop, gc: GcWatch, memory_headroom_mb: int) -> EngineStats:
+def collect(
+    loop: EngineLoop, gc: GcWatch, memory_headroom_mb: int, compiles: int = 0
+) -> EngineStats:
     """A snapshot from any thread; figures may be one step apart from each other."""
     scheduler, counters, kv = loop.scheduler, loop.counters, loop.kv
     blocks = kv.pool.counts()
@@ -123,6 +127,7 @@ def collect(loop: EngineLoop, gc: GcWatch, memory_headroom_mb: int) -> EngineSta
         gc_pauses_total=gc.n,
         gc_pause_ms_max=gc.longest_s * 1000.0,
         memory_headroom_mb=memory_headroom_mb,
+        compiles_after_warmup_total=compiles,
     )
 
 

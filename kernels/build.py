@@ -16,6 +16,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from kernels import compile_watch
+
 log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
@@ -91,6 +93,7 @@ def build(level: str) -> Path:
             if done.returncode:
                 raise NativeUnavailable(f"{compiler} failed: {done.stderr.strip()[-2000:]}")
             made.replace(path)  # whole or not at all, also when two processes build
+        compile_watch.note(f"CPU kernels for {level}")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NativeUnavailable(f"the CPU kernels can't be built: {error}") from None
     return path

@@ -27,6 +27,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from kernels import compile_watch
+
 log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
@@ -181,6 +183,7 @@ def _compiled(name: str, compiler: str, flags: Sequence[str]) -> Path:
                 said = (done.stderr + done.stdout).strip()[-2000:]
                 raise CudaUnavailable(f"{compiler} failed: {said}")
             made.replace(path)  # whole or not at all, also when two processes build
+        compile_watch.note(f"CUDA kernels: {name}")
     except (OSError, subprocess.SubprocessError) as error:
         raise CudaUnavailable(f"the CUDA kernels can't be built: {error}") from None
     return path

@@ -6,9 +6,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from engine.budget import StepBudget
+from engine.config import EngineConfig
 from engine.kvcache import KvCache
+from engine.launch import StepRunner
 from engine.request import Request
+from engine.speculate.draft import DraftProposer
 from engine.speculate.gain import faded, learned, worth
+from engine.speculate.ngram import NgramProposer
 from engine.speculate.proposer import Ask, Proposer
 
 log = logging.getLogger(__name__)
@@ -120,6 +124,17 @@ class Speculation:
     def forget_call(self, call: str) -> None:
         if self._proposer is not None:
             self._proposer.forget_call(call)
+
+
+def speculation_for(
+    config: EngineConfig, draft: StepRunner | None, now: Callable[[], float]
+) -> Speculation | None:
+    """What the configuration asks for. draft: the draft model's runner; without one, n-grams."""
+    if config.speculation == "off":
+        return None
+    proposer = NgramProposer() if draft is None else DraftProposer(draft)
+    tokens, max_seqs = config.speculation_tokens, config.speculation_max_seqs
+    return Speculation(proposer, tokens=tokens, max_seqs=max_seqs, now=now)
 
 
 def _fit(request: Request, k: int, kv: KvCache, spare_blocks: int) -> tuple[int, int]:

@@ -194,3 +194,4 @@ async def test_who_leaves_is_cancelled_at_once(real_server: RealServer) -> None:
     assert metric(real_server, "engine_aborted_total") == aborted + 1
     assert metric(real_server, "engine_running") == 0
     assert metric(real_server, "engine_integrity_failures_total") == 0
+    assert metric(real_server, "engine_compiles_after_warmup_total") == 0

@@ -7,6 +7,7 @@ import pytest
 
 from engine.blocks import BlockPool
 from engine.warmup import freeze_garbage, measure
+from kernels import compile_watch
 from tests.engine.fakes import HashRunner
 from tests.engine.test_client import build
 
@@ -93,6 +94,9 @@ def test_an_engine_plans_with_what_it_measured():
         assert engine.warmup is report
         assert engine._scheduler.pace.budget.cost is report.cost
         assert engine.stats().kv_blocks_free == 128
+        assert engine.stats().compiles_after_warmup_total == 0
+        compile_watch.note("a kernel of the test")
+        assert engine.stats().compiles_after_warmup_total == 1
     finally:
         engine.close()
         gc.unfreeze()
