@@ -78,11 +78,16 @@ class CodesProjection:
         return sum(weight.n_bytes for weight, _ in self._parts)
 
     def __call__(self, x: Tensor) -> Tensor:
-        made = [self._multiply(x, weight, bias) for weight, bias in self._parts]
-        return made[0] if len(made) == 1 else torch.cat(made, 1)
+        n_out = sum(weight.n_out for weight, _ in self._parts)
+        out = torch.empty(x.shape[0], n_out, dtype=x.dtype, device=x.device)
+        self.into(out, x)
+        return out
 
     def into(self, out: Tensor, x: Tensor) -> None:
-        out.copy_(self(x))
+        first = 0
+        for weight, bias in self._parts:
+            self._multiply(x, weight, bias, out[:, first : first + weight.n_out])
+            first += weight.n_out
 
 
 def make_projection(

@@ -10,13 +10,22 @@ from kernels.linear_group.gpu import GpuCodes
 from kernels.linear_group.spec import GROUP, Codes
 
 
-def linear_group(x: Tensor, w: Codes | GpuCodes, bias: Tensor | None = None) -> Tensor:
-    """x fp32 [n, n_in], bias fp32 [n_out] -> fp32 [n, n_out].
+def linear_group(
+    x: Tensor, w: Codes | GpuCodes, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """x fp32 [n, n_in], bias fp32 [n_out] -> fp32 [n, n_out], in `out` if given.
 
     With GpuCodes as on a GPU: x of any float dtype, not rounded, and a result of that dtype.
     """
     if isinstance(w, GpuCodes):
-        return F.linear(x, w.dense(x.dtype), None if bias is None else bias.to(x.dtype))
+        y = F.linear(x, w.dense(x.dtype), None if bias is None else bias.to(x.dtype))
+    else:
+        y = _rounded(x, w, bias)
+    return y if out is None else out.copy_(y)
+
+
+def _rounded(x: Tensor, w: Codes, bias: Tensor | None) -> Tensor:
+    """As the CPU's kernels: activations in 8 bits per row and group."""
     n = x.shape[0]
     groups = x.view(n, -1, GROUP)
     top = groups.abs().amax(-1)

@@ -23,12 +23,15 @@ _MAGIC = tl.constexpr(0x4B000000)
 """The bits of 2^23 as fp32: a code put into its low bits is that number plus the code."""
 
 
-def linear_group(x: Tensor, w: GpuCodes, bias: Tensor | None = None) -> Tensor:
-    """x [n, n_in] fp16, bf16 or fp32 with dense rows, bias [n_out] -> [n, n_out] of x's dtype.
+def linear_group(
+    x: Tensor, w: GpuCodes, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """x [n, n_in] fp16, bf16 or fp32, bias [n_out] -> [n, n_out] of x's dtype, in `out` if given.
 
-    The weight is rounded to x's dtype, sums are fp32.
+    x and out with dense rows. The weight is rounded to x's dtype, sums are fp32.
     """
-    out = torch.empty((x.shape[0], w.n_out), dtype=x.dtype, device=x.device)
+    if out is None:
+        out = torch.empty((x.shape[0], w.n_out), dtype=x.dtype, device=x.device)
     for call in calls(x, w, bias, out):
         call.run()
     return out
@@ -37,8 +40,10 @@ def linear_group(x: Tensor, w: GpuCodes, bias: Tensor | None = None) -> Tensor:
 def calls(x: Tensor, w: GpuCodes, bias: Tensor | None, out: Tensor) -> tuple[KernelCall, ...]:
     """The launches of one product, in order. ValueError if the shapes don't fit."""
     n = x.shape[0]
-    if x.shape[1] != w.n_in or x.stride(1) != 1:
-        raise ValueError(f"x must be [n, {w.n_in}] with dense rows, it is {list(x.shape)}")
+    for name, given, width in (("x", x, w.n_in), ("out", out, w.n_out)):
+        if given.shape != (n, width) or given.stride(1) != 1:
+            shape = list(given.shape)
+            raise ValueError(f"{name} must be [{n}, {width}] with dense rows, it is {shape}")
     tiles = _tiles(n, w)
     groups = w.n_in // GROUP
     steps = triton.cdiv(groups, tiles["GROUPS"])
@@ -64,6 +69,7 @@ def calls(x: Tensor, w: GpuCodes, bias: Tensor | None, out: Tensor) -> tuple[Ker
             "n_out": w.n_out,
             "groups": groups,
             "x_row": x.stride(0),
+            "out_row": parts.stride(-2),
             "share": share,
             "BITS": w.bits,
             "EVEN": groups % tiles["GROUPS"] == 0,
@@ -76,7 +82,7 @@ def calls(x: Tensor, w: GpuCodes, bias: Tensor | None, out: Tensor) -> tuple[Ker
     if splits == 1:
         return (multiply,)
     adding: dict[str, object] = {"parts": parts, "bias": bias, "out": out, "n_out": w.n_out}
-    adding |= {"size": n * w.n_out, "SPLITS": splits, "BLOCK": 1024}
+    adding |= {"out_row": out.stride(0), "size": n * w.n_out, "SPLITS": splits, "BLOCK": 1024}
     add = KernelCall(
         _add, (triton.cdiv(n * w.n_out, 1024),), adding, {"num_warps": 4, "num_stages": 1}
     )
@@ -104,7 +110,7 @@ def _multiprocessors(device: torch.device) -> int:
 
 @triton.jit
 def _multiply(
-    x, data, fifth, scale, shift, bias, out, n, n_out, groups, x_row, share,
+    x, data, fifth, scale, shift, bias, out, n, n_out, groups, x_row, out_row, share,
     BITS: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
@@ -149,16 +155,17 @@ def _multiply(
             total = tl.dot(given, tl.trans(weight), total, input_precision="ieee")
     if bias is not None:
         total += tl.load(bias + output, exists, other=0.0).to(tl.float32)[None, :]
-    where = (tl.program_id(2).to(tl.int64) * n + row)[:, None] * n_out + output[None, :]
+    where = (tl.program_id(2).to(tl.int64) * n + row)[:, None] * out_row + output[None, :]
     tl.store(out + where, total.to(out.dtype.element_ty), (row < n)[:, None] & exists[None, :])
 
 
 @triton.jit
-def _add(parts, bias, out, n_out, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+def _add(parts, bias, out, n_out, out_row, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     for part in tl.static_range(SPLITS):
         total += tl.load(parts + part * size.to(tl.int64) + at, at < size, other=0.0)
     if bias is not None:
         total += tl.load(bias + at % n_out, at < size, other=0.0).to(tl.float32)
-    tl.store(out + at, total.to(out.dtype.element_ty), at < size)
+    place = out + (at // n_out).to(tl.int64) * out_row + at % n_out
+    tl.store(place, total.to(out.dtype.element_ty), at < size)

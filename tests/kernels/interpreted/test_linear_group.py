@@ -63,17 +63,21 @@ def test_split_sums(bits: int) -> None:
     table = {"linear_group": {f"w{bits}x16": {"WAVES": 8, "MIN_STEPS": 1, "GROUPS": 8}}}
     with tuning.using(table):
         launches = triton.calls(x, packed, bias, torch.empty(5, 48, dtype=x.dtype))
-        got = triton.linear_group(x, packed, bias)
+        wide = torch.zeros(5, 50, dtype=x.dtype)
+        got = triton.linear_group(x, packed, bias, wide[:, 1:-1])
         alone = triton.linear_group(x[2:3], packed, bias)
     assert [call.grid for call in launches] == [(1, 2, 3), (1,)]
     judged(got, x, w, bias)
     assert torch.equal(alone[0], got[2])
+    assert torch.equal(got, wide[:, 1:-1])
+    assert not wide[:, 0].any()
+    assert not wide[:, -1].any()
 
 
 def test_no_rows_and_wrong_widths() -> None:
     packed = gpu.pack(codes(64, 40, 5, True), "cpu")
     assert triton.linear_group(torch.empty(0, 64), packed).shape == (0, 40)
-    with pytest.raises(ValueError, match=r"x must be \[n, 64\]"):
+    with pytest.raises(ValueError, match=r"x must be \[2, 64\]"):
         triton.linear_group(torch.empty(2, 96), packed)
 
 
@@ -81,5 +85,8 @@ def test_a_rounded_model_weight() -> None:
     """What the engine packs: the reference for these codes and the kernel agree."""
     weight = torch.randn(33, 128, generator=torch.Generator().manual_seed(2)) * 0.05
     packed, x = gpu.pack(quantise(weight, 8), "cpu"), rows(2, 128, torch.float32)
-    got = triton.linear_group(x, packed)
+    wide = torch.zeros(2, 40)
+    got = triton.linear_group(x, packed, out=wide[:, 7:])
+    assert torch.equal(got, wide[:, 7:])
+    assert not wide[:, :7].any()
     assert torch.allclose(got, reference.linear_group(x, packed), rtol=1e-5, atol=1e-5)
