@@ -46,6 +46,26 @@ def test_rope_is_a_rotation_of_pairs(n: int, heads: int, d: int) -> None:
     assert torch.equal(wide[:, heads:], rest)
 
 
+def test_rope_at_turns_each_token_by_its_position() -> None:
+    qkv = torch.randn(3, 7, 8)
+    q, k, before = qkv[:, :4], qkv[:, 4:6], qkv.clone()
+    turns = torch.polar(torch.ones(50, 4), torch.randn(50, 4))
+    positions = torch.tensor([49, 0, 7])
+    resolve("rope_at")(q, k, torch.view_as_real(turns).flatten(1), positions)
+    for x, was in ((q, before[:, :4].clone()), (k, before[:, 4:6].clone())):
+        resolve("rope")(was, turns[positions].unsqueeze(1))
+        assert torch.allclose(x, was, rtol=rope_spec.RTOL, atol=rope_spec.ATOL)
+    assert torch.equal(qkv[:, 6:], before[:, 6:])
+
+
+def test_rms_norm_add_is_both_in_turn() -> None:
+    x, residual, weight = torch.randn(3, 40), torch.randn(3, 40), torch.randn(40)
+    sum_ = x + residual
+    got = resolve("rms_norm_add")(x, residual, weight, 1e-5)
+    assert torch.equal(residual, sum_)
+    assert torch.equal(got, resolve("rms_norm")(sum_, weight, 1e-5))
+
+
 def test_every_operation_has_an_implementation() -> None:
     for op in operations():
         assert callable(resolve(op))
