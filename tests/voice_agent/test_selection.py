@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from voice_agent import measure, selection
+from voice_agent.choose import VoiceSpeed, choose
 from voice_agent.config import Config, ModelsConfig
 from voice_agent.errors import UsageError
 from voice_agent.machine import Gpu, Machine, inspect, own_names
@@ -108,3 +110,35 @@ def test_small_models_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert speeds.voice["piper-joe"].first_ms > 0
     assert measure.measure(store, CPU, stage=stages.append, cache=cache) == speeds
     assert len(stages) == 3
+
+
+def test_a_gpu_is_measured_by_what_runs_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ModelStore()
+    have = {"kokoro-int8", "kokoro-voices", "whisper-tiny.en"}
+    monkeypatch.setattr(store, "present", have.__contains__)
+    used: list[str] = []
+
+    def load_voice(store: ModelStore, name: str, threads: int, *, device: str) -> str:
+        used.append(f"{name} {device}")
+        return name
+
+    async def stt_ms(store: ModelStore, name: str, pcm: object, device: str) -> float:
+        used.append(f"{name} {device}")
+        return 20.0
+
+    monkeypatch.setattr(measure, "linear_speed", lambda device, threads: (900.0, 9e5))
+    monkeypatch.setattr(measure, "foreign_load", lambda: 0.0)
+    monkeypatch.setattr(measure, "load_voice", load_voice)
+    monkeypatch.setattr(
+        measure, "voice_speed", lambda voice: (VoiceSpeed(30.0, 0.02), np.zeros(9, np.int16))
+    )
+    monkeypatch.setattr(measure, "_stt_ms", stt_ms)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: used.append("given back"))
+    gpu = Machine("cpu", 8, frozenset(), 8000, 6000, GPUS[1])
+    speeds = measure.measure(store, gpu, device="cuda", cache=tmp_path / "speeds.json")
+    assert used == ["kokoro-int8 cuda", "whisper-tiny.en cuda", "given back"]
+    need = selection.need_of(Config(), store, gpu, "cuda")
+    chosen = choose(speeds, need)
+    assert (chosen.stt, chosen.voice) == ("whisper-tiny.en", "kokoro-int8")
