@@ -32,6 +32,8 @@ class Device(Protocol):
 
     name: str
     """As `kernels.resolve` and PyTorch know it."""
+    records_references: bool
+    """Whether `capture` takes the kernels' references, which wait for the device."""
 
     def work(self, priority: int) -> AbstractContextManager[None]:
         """A context: what is launched inside runs at this priority, after all launched before."""
@@ -64,6 +66,7 @@ class HostDevice:
     """The CPU: everything happens at once, and a graph is the function itself."""
 
     name = "cpu"
+    records_references = True
 
     @contextmanager
     def work(self, priority: int) -> Iterator[None]:
@@ -99,6 +102,7 @@ class CudaDevice:
     """
 
     name = "cuda"
+    records_references = False
 
     def __init__(self) -> None:
         """Raises UsageError where PyTorch sees no GPU that it can use."""

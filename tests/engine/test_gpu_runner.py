@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +320,32 @@ def test_the_cache_takes_what_its_share_leaves() -> None:
     assert cache_bytes(SmallDevice(), 0.9, 100) == 900 - 400 - 100
     with pytest.raises(CapacityError, match="raise gpu_memory_utilization"):
         cache_bytes(SmallDevice(), 0.5, 100)
+
+
+class StrictDevice(HostDevice):
+    """Records no references, as a GPU; counts what it records."""
+
+    records_references = False
+    n_recorded = 0
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.n_recorded += 1
+        return work
+
+
+def test_without_kernels_steps_are_not_recorded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load(folder, "cpu").model
+    device = StrictDevice()
+    runner = GpuRunner(model, 8, max_num_seqs=4, max_num_batched_tokens=8, device=device)
+    runner.prepare()
+    assert device.n_recorded == 0
+    assert "no graphs: kv_copy, kv_write" in caplog.text
+    assert runner.run([decode_row(3, 0, (0,), 0)])[0] is not None
+    monkeypatch.setattr("engine.gpu_runner.chosen", dict)
+    runner.prepare()
+    assert device.n_recorded == len(runner.decode_sizes) == 3
 
 
 def test_random_weights_are_of_the_shape_and_the_seed(folder: Path) -> None:
