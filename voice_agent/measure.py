@@ -66,7 +66,8 @@ def measure(
         decode, prefill = linear_speed(device, threads)
         fast = device != "cpu" or native_kernels()
         layer_ms = NATIVE_LAYER_MS if fast else LAYER_MS
-        known = Speeds(device, machine.cores, decode, prefill, {}, {}, layer_ms)
+        cores = machine.cores if device == "cpu" else 1
+        known = Speeds(device, cores, decode, prefill, {}, {}, layer_ms)
     voices = dict(known.voice)
     sample: Pcm16 | None = None
     for name in (LIGHT_VOICE, KOKORO):

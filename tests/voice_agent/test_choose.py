@@ -168,3 +168,15 @@ def test_a_larger_model_is_never_faster_where_memory_decides(s: Speeds) -> None:
 def test_a_disturbed_measurement_does_not_make_the_larger_recogniser_faster() -> None:
     odd = replace(TWO_CORES, stt_ms={"whisper-tiny.en": 300.0, "whisper-base": 200.0})
     assert choose(odd, NEED).stt == "whisper-tiny.en"
+
+
+def test_on_a_gpu_near_the_target_the_largest_is_taken() -> None:
+    fast = {"whisper-tiny.en": 30.0, "whisper-base": 40.0}
+    voices = {"piper-joe": VoiceSpeed(40.0, 0.05), "kokoro-int8": VoiceSpeed(45.0, 0.02)}
+    everything = (*fast, *voices, "qwen2.5-0.5b", "qwen2.5-1.5b")
+    need = Need(4, 300, 80_000, everything)
+    gpu = Speeds("cuda", 1, 1500.0, 500_000.0, fast, voices, 0.03)
+    best = choose(gpu, need)
+    assert (best.llm, best.stt, best.voice) == ("qwen2.5-1.5b", "whisper-base", "kokoro-int8")
+    cpu = choose(replace(gpu, device="cpu"), need)
+    assert (cpu.llm, cpu.stt, cpu.voice) == ("qwen2.5-0.5b", "whisper-tiny.en", "piper-joe")
