@@ -44,8 +44,9 @@ def grammar_of(i: int) -> str:
 async def test_rows_never_mix_masks_whatever_happens_around_them() -> None:
     """24 grammars at once on few blocks: preemptions, aborts, rows without a grammar between."""
     rng = random.Random(3)
-    async with running(n_blocks=48, max_num_seqs=8, admission_growth=0.2) as (engine, runner):
+    async with running(n_blocks=48, max_num_seqs=8, admission_growth=0.0) as (engine, runner):
         runner.pause_s = 0.0005
+        runner.gate.clear()  # until all have come: on a busy machine they would run one by one
 
         async def one(i: int) -> bool:
             await asyncio.sleep(rng.random() * 0.02)
@@ -76,6 +77,9 @@ async def test_rows_never_mix_masks_whatever_happens_around_them() -> None:
             ends = [group.create_task(one(i)) for i in range(24)]
             for i in range(1, 5):
                 group.create_task(free(i))
+            while engine._n_open < 28:
+                await asyncio.sleep(0.001)
+            runner.gate.set()
         stats = engine.stats()
         complete = sum(task.result() for task in ends)
         assert complete >= 15
