@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,21 @@ def test_a_wrong_kernel_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     right = linear_cuda.linear_group
     monkeypatch.setattr(linear_cuda, "linear_group", lambda **x: right(**x).mul_(1.02))
     assert cuda.contest(bench)["wrong"] == ["linear_group w4 2 x 64 -> 96"]
+
+
+def test_in_a_process_of_its_own(bench: Bench) -> None:
+    """As on a GPU."""
+    bench.until_s = time.monotonic() + 600.0
+    found = cuda.apart(bench)
+    assert found["wrong"] == []
+    assert len(found["rows"]) == 2
+
+
+def test_a_process_that_breaks_is_told_of(bench: Bench) -> None:
+    bench.until_s = time.monotonic() + 600.0
+    bench.ceilings = {}
+    with pytest.raises(RuntimeError, match=r"(?s)ended with 1: .*KeyError"):
+        cuda.apart(bench)
 
 
 def test_without_a_compiler_it_is_skipped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
