@@ -273,6 +273,19 @@ uint64_t native_read(const uint64_t* p, int64_t n_bytes, int32_t streams) {
   return streams == 4 ? read_words<4>(p, n_bytes / 8) : read_words<1>(p, n_bytes / 8);
 }
 
+// 16 independent chains of n fused multiply-adds of 16 lanes: what the processor computes at most.
+float native_multiply(int64_t n) {
+  constexpr int CHAINS = 16;
+  simd::F chain[CHAINS];
+  for (int i = 0; i < CHAINS; ++i) chain[i] = simd::set(float(i));
+  const simd::F by = simd::set(0.5f);
+  for (int64_t k = 0; k < n; ++k)
+    for (int i = 0; i < CHAINS; ++i) chain[i] = simd::fma(chain[i], by, by);
+  float all = 0;
+  for (int i = 0; i < CHAINS; ++i) all += simd::sum(chain[i]);
+  return all;
+}
+
 Pool* pool_new(int32_t n_threads) { return new (std::nothrow) Pool(n_threads); }
 void pool_free(Pool* pool) { delete pool; }
 
@@ -292,6 +305,12 @@ void linear_group_run(const Weight* w, const float* x, int32_t n, const float* b
   };
   if (pool) pool->run(n_tiles, piece_of(n_tiles), std::move(part));
   else part(0, n_tiles);
+}
+
+// The same for many weights of one shape, one after the other, as a step does without a call between.
+void linear_group_run_all(const Weight* weights, int32_t n_weights, const float* x, int32_t n,
+                          float* y, Pool* pool) {
+  for (int i = 0; i < n_weights; ++i) linear_group_run(weights + i, x, n, nullptr, y, pool);
 }
 
 void rms_norm_run(const float* x, const float* weight, int32_t n, int32_t d, float eps, float* y) {

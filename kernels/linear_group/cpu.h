@@ -27,12 +27,12 @@ inline int64_t tile_bytes(const Weight& w) {
   return static_cast<int64_t>(n_groups(w)) * group_bytes(w.bits, w.shifted);
 }
 
-// Rounded activations: codes [n, n_in]; of each group the scale, the sum of the codes, and scale
-// times sum, all [n, groups].
+// Rounded activations: codes [n, n_in]; of each group the scale, minus the sum of the codes,
+// and scale times sum, all [n, groups].
 struct Rounded {
   int8_t* codes;
   float* scale;
-  int32_t* sum;
+  int32_t* minus;
   float* total;
 };
 
@@ -41,14 +41,15 @@ inline void round_row(const float* x, int n_in, int row, const Rounded& to) {
   int8_t* codes = to.codes + static_cast<int64_t>(row) * n_in;
   int64_t at = static_cast<int64_t>(row) * (n_in / GROUP);
   for (int g = 0; g < n_in / GROUP; ++g, ++at, x += GROUP, codes += GROUP) {
-    const float top = largest(x, GROUP);
+    const F below = load(x), above = load(x + LANES);
+    const float top = highest(max(abs(below), abs(above)));
     const F inverse = set(top > 0 ? 127.0f / top : 0.0f);
-    store_bytes(codes, rounded(mul(load(x), inverse)));
-    store_bytes(codes + LANES, rounded(mul(load(x + LANES), inverse)));
-    int32_t sum = 0;
-    for (int i = 0; i < GROUP; ++i) sum += codes[i];
+    const I low = rounded(mul(below, inverse)), high = rounded(mul(above, inverse));
+    store_bytes(codes, low);
+    store_bytes(codes + LANES, high);
+    const int32_t sum = simd::sum(low, high);
     to.scale[at] = top / 127.0f;
-    to.sum[at] = sum;
+    to.minus[at] = -sum;
     to.total[at] = to.scale[at] * static_cast<float>(sum);
   }
 }
@@ -61,17 +62,16 @@ inline void block(const Weight& w, int tile, int part, const Rounded& x, int row
                   const float* bias, Into into, float* y, int64_t stride) {
   using namespace simd;
   constexpr int CODES = GROUP * LANES * BITS / 8;
-  constexpr int ZERO = 1 << (BITS - 1);
   const int groups = n_groups(w);
   const uint8_t* at = w.data + tile * tile_bytes(w);
   const int8_t* codes[R];
   const float* scale[R];
-  const int32_t* sums[R];
+  const int32_t* minus[R];
   const float* total[R];
   for (int r = 0; r < R; ++r) {
     codes[r] = x.codes + static_cast<int64_t>(row + r) * w.n_in;
     scale[r] = x.scale + static_cast<int64_t>(row + r) * groups;
-    sums[r] = x.sum + static_cast<int64_t>(row + r) * groups;
+    minus[r] = x.minus + static_cast<int64_t>(row + r) * groups;
     total[r] = x.total + static_cast<int64_t>(row + r) * groups;
   }
   F acc[T][R];
@@ -85,7 +85,7 @@ inline void block(const Weight& w, int tile, int part, const Rounded& x, int row
       const uint8_t* p = at + (part + t) * CODES;
       I sum[R];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sum[r] = iset(SHIFTED ? 0 : -ZERO * sums[r][g]);
+      for (int r = 0; r < R; ++r) sum[r] = SHIFTED ? iset(0) : shifted<BITS - 1>(minus[r] + g);
       if constexpr (BITS == 8) {
 #pragma GCC unroll 8
         for (int j = 0; j < 8; ++j) {

@@ -41,8 +41,13 @@ inline F between(F x, int lo, int hi, float other) {  // lanes outside of [lo, h
 }
 inline float highest(F x) { return _mm512_reduce_max_ps(x); }
 inline I iset(int32_t x) { return _mm512_set1_epi32(x); }
+template <int BITS>
+inline I shifted(const int32_t* p) {  // the number at p, times 2^BITS, in every lane
+  return _mm512_slli_epi32(_mm512_set1_epi32(*p), BITS);
+}
 inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 inline I rounded(F x) { return _mm512_cvtps_epi32(x); }
+inline int32_t sum(I a, I b) { return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b)); }
 inline F power2(I n) {  // 2^n for -126 <= n <= 127
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
 }
@@ -138,8 +143,19 @@ inline float highest(F x) {
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 inline I iset(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+template <int BITS>
+inline I shifted(const int32_t* p) {
+  const __m256i all = _mm256_slli_epi32(_mm256_set1_epi32(*p), BITS);
+  return {all, all};
+}
 inline F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 inline I rounded(F x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+inline int32_t sum(I x, I y) {
+  const __m256i h = _mm256_add_epi32(_mm256_add_epi32(x.a, x.b), _mm256_add_epi32(y.a, y.b));
+  __m128i q = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+  q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xB1)));
+}
 inline F power2(I n) {
   const __m256i bias = _mm256_set1_epi32(127);
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.a, bias), 23)),
@@ -212,16 +228,6 @@ inline F fma_alternate(F x, F y, F z) {
 #else
 #error "needs AVX-512 VNNI, or AVX2 with FMA and F16C"
 #endif
-
-inline float largest(const float* p, int n) {  // of the magnitudes; order can't matter
-  F top = zero();
-  for (int i = 0; i < n; i += LANES) top = max(top, abs(load(p + i)));
-  float lanes[LANES];
-  store(lanes, top);
-  float best = 0;
-  for (float lane : lanes) best = lane > best ? lane : best;
-  return best;
-}
 
 // e^x with a relative error below 2e-7; x below -87 counts as -87.
 inline F exp(F x) {

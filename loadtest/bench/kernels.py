@@ -2,7 +2,8 @@
 
 Run: python -m loadtest.bench kernels [--quick] [--json FILE]
 
-Ceiling: a native loop that only reads, best of one stream and four, in the same run. `linear_group`
+Ceilings, in the same run: a native loop that only reads, best of one stream and four, and one that
+only multiplies. `linear_group`
 multiplies by weights that no cache can hold (96 MB of copies per shape) and is put beside
 PyTorch's fbgemm with per-row scales on the same shapes, rows and threads. `paged_attention` reads
 contexts scattered over a cache of the same size. `step` is a whole decode step: what Python adds
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import os
 import statistics
 import threading
@@ -20,21 +22,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_void_p
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from engine.free_blocks import RUN
 from engine.inputs import Row
 from engine.models.batch import make_batch
 from engine.runner import Runner
 from kernels import build
-from kernels.linear_group.cpu import Arena, PackedLinear
+from kernels.linear_group.cpu import Arena, PackedLinear, Weight
 from kernels.linear_group.spec import quantise
 from kernels.linear_w8.fbgemm import linear_w8
 from kernels.linear_w8.spec import quantise as quantise_rows
-from kernels.paged_attention.spec import bytes_moved as attention_bytes
 from loadtest.report import hardware, write_json
 from voice_agent.models import ModelStore
 
@@ -69,29 +72,26 @@ def best_s(call: Call, tries: int) -> float:
 
 
 def together_s(calls: list[Call], tries: int) -> float:
-    """The same for several calls at once, each in a thread of its own."""
+    """The same for several calls at once, each in a thread of its own: first start to last end."""
     if len(calls) == 1:
         return best_s(calls[0], tries)
-    gate = threading.Barrier(len(calls) + 1)
+    gate = threading.Barrier(len(calls))
+    spans: list[list[tuple[float, float]]] = [[] for _ in calls]
 
-    def work(call: Call) -> None:
+    def work(call: Call, spent: list[tuple[float, float]]) -> None:
         for _ in range(tries + 1):
             gate.wait()
+            start = time.perf_counter()
             call()
-            gate.wait()
+            spent.append((start, time.perf_counter()))
 
-    workers = [threading.Thread(target=work, args=(call,)) for call in calls]
+    workers = [threading.Thread(target=work, args=pair) for pair in zip(calls, spans, strict=True)]
     for worker in workers:
         worker.start()
-    spent = []
-    for _ in range(tries + 1):
-        gate.wait()
-        start = time.perf_counter()
-        gate.wait()
-        spent.append(time.perf_counter() - start)
     for worker in workers:
         worker.join()
-    return min(spent[1:])
+    rounds = list(zip(*spans, strict=True))[1:]
+    return min(max(end for _, end in r) - min(start for start, _ in r) for r in rounds)
 
 
 def ceiling(library: ctypes.CDLL, tries: int) -> dict[int, float]:
@@ -141,26 +141,25 @@ def linears(bits: int, threads: int, tries: int, limits: dict[int, float]) -> li
             peers = [linear_w8(q, scale) for _ in range(FAR // (n_in * n_out))]
         for n in ROWS:
             x, y = torch.randn(n, n_in), torch.empty(n, n_out)
+            count = _count(n, len(packed))
+            weights = (Weight * count)(*(p.weight for p in packed[:count]))
             with pool_of(library, threads) as pool:
-                every = [
-                    (byref(p.weight), c_void_p(x.data_ptr()), n, None, c_void_p(y.data_ptr()), pool)
-                    for p in packed[: _count(n, len(packed))]
-                ]
-
-                def ours(every: list[Any] = every) -> None:
-                    for args in every:
-                        library.linear_group_run(*args)
-
-                one_s = best_s(ours, tries) / len(every)
+                args = (weights, count, c_void_p(x.data_ptr()), n, c_void_p(y.data_ptr()), pool)
+                one_s = best_s(partial(library.linear_group_run_all, *args), tries) / count
             row = _row(name, bits, threads, n, n_in * n_out, packed[0].n_bytes, one_s, limits)
             if peers:
                 some = peers[: _count(n, len(peers))]
                 with torch.inference_mode():
-                    theirs = best_s(lambda x=x, some=some: [p(x) for p in some], tries)  # type: ignore[misc]
+                    theirs = best_s(partial(_each, some, x), tries)
                 row["fbgemm_us"] = 1e6 * theirs / len(some)
                 row["times_fbgemm"] = row["fbgemm_us"] / row["us"]
             found.append(row)
     return found
+
+
+def _each(products: list[linear_w8], x: torch.Tensor) -> None:
+    for product in products:
+        product(x)
 
 
 def _count(n_rows: int, most: int) -> int:
@@ -198,42 +197,57 @@ class _Cache(ctypes.Structure):
     ]
 
 
-def attention(tries: int, limits: dict[int, float]) -> list[dict[str, Any]]:
-    """Decode: one query per request, contexts scattered over a cache larger than any cache."""
+def fma_rate(library: ctypes.CDLL, tries: int) -> float:
+    """GMAC/s of one thread in fp32."""
+    library.native_multiply.restype = ctypes.c_float
+    n = 1 << 20
+    seconds = best_s(partial(library.native_multiply, ctypes.c_int64(n)), tries)
+    return n * 16 * 16 / seconds / 1e9
+
+
+def attention(tries: int, limits: dict[int, float], gmac_s: float) -> list[dict[str, Any]]:
+    """Decode, one query per request at a time, over a cache larger than any processor's.
+
+    Requests' blocks lie in runs of eight, as the engine hands them out, or each alone: a full and
+    much used cache.
+    """
     library, found = build.library(), []
     for name, (heads, kv_heads, d) in HEADS.items():
-        per_block = 2 * kv_heads * BLOCK * d * 4
-        n_blocks = 2 * FAR // per_block
-        data = np.zeros(n_blocks * per_block // 4, np.float32)  # in huge pages
-        data += 0.01
+        per_block = 2 * kv_heads * BLOCK * d * 2
+        n_blocks = 2 * FAR // per_block // RUN * RUN
+        data = np.full(n_blocks * per_block // 2, 0.01, np.float16)
         cache = _Cache(data.ctypes.data, n_blocks, kv_heads, BLOCK, d)
-        order = np.random.default_rng(0).permutation(n_blocks).astype(np.int32)
         q, out = torch.randn(heads, d), torch.empty(heads, d)
-        for n_seen in (256, 1024, 4096):
+        for run, n_seen in itertools.product((RUN, 1), (256, 1024, 4096)):
+            runs = np.random.default_rng(0).permutation(n_blocks // run)
+            order = (runs[:, None] * run + np.arange(run)).reshape(-1).astype(np.int32)
             used = n_seen // BLOCK
             calls = [
-                (byref(cache), c_void_p(order[i : i + used].ctypes.data), n_seen, 1, heads,
-                 c_void_p(q.data_ptr()), ctypes.c_float(0.125), c_void_p(out.data_ptr()))
+                (byref(cache), c_void_p(order[i:].ctypes.data), n_seen, 1, heads,
+                 c_void_p(q.data_ptr()), ctypes.c_float(0.125), 0, c_void_p(out.data_ptr()))
                 for i in range(0, n_blocks - used, used)
             ]  # fmt: skip
-
-            def run(calls: list[Any] = calls) -> None:
-                for args in calls:
-                    library.paged_attention_run(*args)
-
-            one_s = best_s(run, tries) / len(calls)
-            gb_s = attention_bytes(n_seen, kv_heads, d) / one_s / 1e9
+            one_s = best_s(partial(_attend, library, calls), tries) / len(calls)
+            n_bytes, macs = 4 * n_seen * kv_heads * d, 2 * n_seen * heads * d
+            limit_s = max(n_bytes / limits[1], macs / gmac_s) / 1e9
             found.append(
                 {
                     "model": name,
                     "n_seen": n_seen,
+                    "run": run,
                     "us": 1e6 * one_s,
-                    "gb_s": gb_s,
-                    "percent_of_bandwidth": 100 * gb_s / limits[1],
-                    "gmac_s": 2 * n_seen * heads * d / one_s / 1e9,
+                    "gb_s": n_bytes / one_s / 1e9,
+                    "percent_of_bandwidth": 100 * n_bytes / one_s / 1e9 / limits[1],
+                    "gmac_s": macs / one_s / 1e9,
+                    "percent_of_limit": 100 * limit_s / one_s,
                 }
             )
     return found
+
+
+def _attend(library: ctypes.CDLL, calls: list[Any]) -> None:
+    for args in calls:
+        library.paged_attention_run(*args)
 
 
 def step(model: str, store: ModelStore, tries: int) -> dict[str, Any]:
@@ -296,7 +310,10 @@ def busy_thread(share: float, period_s: float = 0.01) -> Iterator[None]:
 
 def show(body: dict[str, Any]) -> None:
     one, two = body["read_gb_s"]["1"], body["read_gb_s"]["2"]
-    print(f"memory reads: {one:.1f} GB/s with one thread, {two:.1f} with two\n")
+    print(
+        f"memory reads: {one:.1f} GB/s with one thread, {two:.1f} with two; "
+        f"{body['fma_gmac_s']:.0f} GMAC/s in fp32\n"
+    )
     print(f"{'linear_group':24}{'bits':>5}{'threads':>8}" + "".join(f"{n:>16}" for n in ROWS))
     print(f"{'':37}" + "".join(f"{'row' if n == 1 else 'rows':>16}" for n in ROWS))
     rows = body["linear_group"]
@@ -312,8 +329,10 @@ def show(body: dict[str, Any]) -> None:
     print("  GMAC/s 1.00x: as fast as fbgemm with per-row scales\n")
     for r in body["paged_attention"]:
         print(
-            f"paged_attention {r['model']:12} {r['n_seen']:5} positions {r['us']:8.1f} us "
-            f"{r['gb_s']:6.1f} GB/s {r['percent_of_bandwidth']:4.0f} % {r['gmac_s']:6.1f} GMAC/s"
+            f"paged_attention {r['model']:12} {r['n_seen']:5} positions, blocks "
+            f"{'in runs of 8' if r['run'] > 1 else 'scattered   '} {r['us']:7.1f} us "
+            f"{r['gb_s']:5.1f} GB/s {r['percent_of_bandwidth']:3.0f} %  {r['gmac_s']:5.1f} GMAC/s, "
+            f"{r['percent_of_limit']:.0f} % of the nearer limit"
         )
     for r in body["step"]:
         print(
@@ -348,7 +367,8 @@ def main() -> None:
         for bits in (4, 5, 8):
             body["linear_group"] += linears(bits, threads, tries, limits)
     torch.set_num_threads(1)
-    body["paged_attention"] = attention(tries, limits)
+    body["fma_gmac_s"] = fma_rate(library, 2 * tries)
+    body["paged_attention"] = attention(tries, limits, body["fma_gmac_s"])
     store = ModelStore()
     body["step"] = [step(m, store, 10 * tries) for m in MODELS if store.present(m)]
     show(body)
