@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from loadtest.bench.llm.measure import Reply, ms, summary, tail
 from loadtest.bench.llm.target import InProcess, play
 from loadtest.bench.llm.workload import LONGEST, SHORTEST, SYSTEM, Workload
 from loadtest.gpu.bench import Bench, Json
-from loadtest.gpu.models import BLOCK, LLAMA_8B, QWEN_05B, llama, runner
+from loadtest.gpu.models import BLOCK, LLAMA_8B, QWEN_05B, TINY, llama, runner
 
 CALLS = (1, 8, 32, 64, 74, 128)
 MOST_SEQS, STEP_TOKENS = 128, 512
@@ -171,8 +171,8 @@ def calls(bench: Bench, config: ModelConfig, *, blocks: int) -> Json:
 
 
 async def talk(engine: Engine, n: int, seconds: float, bench: Bench, seed: int) -> Json:
-    """n callers who answer each other's replies until the time is over, then finish them."""
-    work = Workload(text(engine._n_vocab), bench.seed + seed)
+    """n callers who answer the replies they get until the time is over, then hear the last one."""
+    work = Workload(text(bench.pick(QWEN_05B, TINY).vocab_size // 2), bench.seed + seed)
     system, starts = work.piece(SYSTEM), work.bursts(n)
     await engine.prefill(system, pin_key="system")
     until_s = time.perf_counter() + seconds
@@ -199,7 +199,7 @@ async def talk(engine: Engine, n: int, seconds: float, bench: Bench, seed: int) 
 
 
 def text(n_vocab: int) -> list[int]:
-    """Tokens to cut prompts from."""
+    """Tokens to cut prompts from, all of them below n_vocab."""
     rng = random.Random(5)
     return [rng.randrange(1, n_vocab) for _ in range(20_000)]
 
@@ -214,10 +214,7 @@ class Caller:
     name: str
     rng: random.Random
     longest: int
-    replies: list[Reply] = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        self.replies = []
+    replies: list[Reply] = field(default_factory=list)
 
     async def converse(self, at_s: float, until_s: float) -> None:
         await asyncio.sleep(at_s)

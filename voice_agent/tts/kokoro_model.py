@@ -6,6 +6,7 @@ Attribute names are those of the published checkpoint. Inference only, one phras
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -234,8 +235,10 @@ class KokoroModel(nn.Module):
         prosody = style[:, STYLE:]
         encoded = self.predictor.text_encoder(self.bert_encoder(self.bert(ids)), prosody)
         durations = self.predictor.durations(encoded, speed)
-        rhythm = self.predictor.shared(encoded.repeat_interleave(durations, 1))[0]
-        asr = self.text_encoder(ids).repeat_interleave(durations, 1)
+        n = int(durations.sum())  # the one time that a GPU is waited for
+        spread = partial(torch.repeat_interleave, repeats=durations, dim=1, output_size=n)
+        rhythm = self.predictor.shared(spread(encoded))[0]
+        asr = spread(self.text_encoder(ids))
         return Features(durations, rhythm.transpose(1, 2), asr.transpose(1, 2))
 
     def sound(self, rhythm: Tensor, asr: Tensor, style: Tensor, n: Tensor | None = None) -> Tensor:
