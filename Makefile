@@ -18,7 +18,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels test test-browser test-sanitized lint type bench bench-engine bench-peers load clean
+.PHONY: help install up kernels test test-browser test-sanitized lint type bench bench-engine bench-kernels bench-peers load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench: $(INSTALL_DONE) ## Benchmarks of the stages on this machine.
 
 bench-engine: $(INSTALL_DONE) ## The engine's modes and its peers. ARGS="--model qwen2.5-0.5b --only fixed"
 	$(BIN)/python -m loadtest.bench engine $(ARGS)
+
+bench-kernels: $(INSTALL_DONE) ## The CPU kernels against what memory and the processor allow. ARGS="--quick"
+	$(BIN)/python -m loadtest.bench kernels $(ARGS)
 
 bench-peers: $(INSTALL_DONE) ## Install what bench-engine compares with, each in its own environment.
 	$(BIN)/python -m loadtest.bench peers $(ARGS)

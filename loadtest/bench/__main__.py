@@ -1,4 +1,4 @@
-"""Benchmarks: `python -m loadtest.bench [stt|tts|engine|peers] [options]`; no name: the stages.
+"""Benchmarks: `python -m loadtest.bench [stt|tts|kernels|engine|peers] [options]`; no name: stages.
 
 Without a name each stage runs in a process of its own, the engine without peers.
 """
