@@ -20,7 +20,8 @@ pytestmark = pytest.mark.unit
 
 CONFIG = ModelConfig("qwen3", 50, 64, 2, 4, 2, 16, 96, 1e-6, 10_000.0, 128)
 WAITS = {
-    "aten.item.default", "aten._local_scalar_dense.default", "aten.nonzero.default", "aten.masked_select.default",
+    "aten.item.default", "aten._local_scalar_dense.default", "aten.nonzero.default",
+    "aten.masked_select.default",
     "aten._unique2.default", "aten.equal.default", "aten.is_nonzero.default",
 }  # fmt: skip
 """Operations for which the host waits, or whose result's shape depends on the numbers."""
