@@ -55,7 +55,7 @@ def test_a_files_own_codes_are_kept(
     path = tmp_path / "model.gguf"
     gguf_writer.write(tiny_model.build(arch), path, arch=arch, kind=kind)
     want = Runner.load(path, n_blocks=8, quant="fp32", threads=1).logits([ROW])[0]
-    tolerance = 2e-4 if device == "cpu" else 2e-2
+    tolerance = 2e-4 if device == "cpu" else 2e-3
     got = logits(load(path, quant, device))
     assert torch.allclose(got, want, rtol=tolerance, atol=tolerance)
 
@@ -71,7 +71,7 @@ def test_half_precision_is_rounded_to_codes(quant: GpuQuant, device: str, tmp_pa
                 bits = 4 if quant == "w4" and name != "lm_head.weight" else 8
                 weight.copy_(quantise(weight, bits).dense())
         want = model(torch.tensor([ROW.token_ids])).logits[0, -1]
-    tolerance = 2e-4 if device == "cpu" else 2e-2
+    tolerance = 2e-4 if device == "cpu" else 2e-3
     got = logits(load(tmp_path, quant, device))
     assert torch.allclose(got, want, rtol=tolerance, atol=tolerance)
 

@@ -28,7 +28,7 @@ def test_smollm2_answers(device: str, smollm2_path: Path) -> None:
     model = GpuLlama.load(smollm2_path, device=device, dtype=torch.float32, quant="w8", max_len=128)
     runner = GpuRunner(model, 9, max_num_seqs=1, max_num_batched_tokens=64)
     got = runner.logits([row])[0]
-    tolerance = 1e-3 if device == "cpu" else 0.1
+    tolerance = 1e-3 if device == "cpu" else 1e-2
     assert torch.allclose(got, want, rtol=tolerance, atol=tolerance)
     answer = tokenizer.decode(generate(runner, [prompt], 8, ahead=True)[0])
     assert answer.startswith("The capital of France is Paris.")

@@ -66,8 +66,8 @@ def judge(folder: Path) -> Runner:
 
 
 def close(a: torch.Tensor, b: torch.Tensor, device: str) -> bool:
-    """fp32 products on a GPU's tensor cores keep about ten bits."""
-    tolerance = 2e-4 if device == "cpu" else 2e-2
+    """A GPU adds up in another order."""
+    tolerance = 2e-4 if device == "cpu" else 2e-3
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
