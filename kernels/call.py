@@ -21,3 +21,8 @@ class KernelCall:
     def run(self) -> None:
         if all(self.grid):
             self.kernel[self.grid](**self.arguments, **self.options)
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n (n > 0). Triton's own is slow on the host."""
+    return 1 << (n - 1).bit_length()

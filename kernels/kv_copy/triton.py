@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.call import KernelCall
+from kernels.call import KernelCall, power_of_two
 from kernels.kv_copy.spec import check
 
 
@@ -33,7 +33,7 @@ def call(cache: Tensor, src: Tensor, dst: Tensor, n_rows: Tensor) -> KernelCall:
             "head_stride": cache.stride(3),
             "slot_stride": cache.stride(4),
             "D": d,
-            "D_PAD": triton.next_power_of_2(d),
+            "D_PAD": power_of_two(d),
             "BLOCK_SIZE": block_size,
         },
         {"num_warps": 4, "num_stages": 1},

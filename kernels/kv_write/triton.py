@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import tuning
-from kernels.call import KernelCall
+from kernels.call import KernelCall, power_of_two
 from kernels.kv_write.spec import check
 
 
@@ -25,7 +25,7 @@ def call(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> KernelCall:
     options = {name: tiles.pop(name) for name in ("num_warps", "num_stages")}
     return KernelCall(
         _write,
-        (triton.cdiv(n, tiles["TOKENS"]), kv_heads),
+        (-(-n // tiles["TOKENS"]), kv_heads),
         {
             "k": k,
             "v": v,
@@ -41,7 +41,7 @@ def call(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> KernelCall:
             "head_stride": cache.stride(2),
             "slot_stride": cache.stride(3),
             "D": d,
-            "D_PAD": triton.next_power_of_2(d),
+            "D_PAD": power_of_two(d),
             "BLOCK_SIZE": cache.shape[3],
             **tiles,
         },

@@ -30,10 +30,17 @@ def fold(
     inside = at < high
     if WINDOW:
         inside &= at >= low
-    block = tl.load(table + at // BLOCK_SIZE, inside, other=0).to(tl.int64)
-    row = block * block_stride + (at % BLOCK_SIZE) * slot_stride
+    if TILE % BLOCK_SIZE == 0:
+        inner = tl.arange(0, TILE)
+        number, slot = first // BLOCK_SIZE + inner // BLOCK_SIZE, inner % BLOCK_SIZE
+    else:
+        number, slot = at // BLOCK_SIZE, at % BLOCK_SIZE
+    block = tl.load(table + number, inside, other=0).to(tl.int64)
+    row = block * block_stride + slot * slot_stride
     place = keys + row[:, None] + column[None, :]
-    present = inside[:, None] & (column < D)[None, :]
+    present = inside[:, None]
+    if D < D_PAD:
+        present &= (column < D)[None, :]
     key = tl.load(place, present, other=0.0)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
     visible = at[None, :] < until[:, None]

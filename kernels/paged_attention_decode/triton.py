@@ -1,8 +1,9 @@
 """Decode attention over a paged cache in Triton, positions of a request split over programs.
 
-One program takes a request, a key head with all query heads that read it, and a share of the
+One program takes a request, a key head with up to M query heads that read it, and a share of the
 positions; a second kernel joins the shares (flash decoding). The grid depends on shapes only, so a
-call can be recorded in a CUDA graph and replayed with other tables and lengths.
+call can be recorded in a CUDA graph and replayed with other tables and lengths. The number of
+shares is no constant of the kernel: every batch size runs the same one.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import tuning
-from kernels.call import KernelCall
+from kernels.call import KernelCall, power_of_two
 from kernels.paged_attention.tile import fold
 from kernels.paged_attention_decode.spec import check
 
 MAX_SPLITS = 64
+M = 16
+"""Query heads of a program: the rows of a tensor core's smallest product."""
 _OP = "paged_attention_decode"
 
 
@@ -74,6 +77,7 @@ def calls(
     if splits > 1 and workspace.numel() < n_shares * (d + 1):
         raise ValueError(f"the workspace holds {workspace.numel()}, {n_shares * (d + 1)} needed")
     group = heads // kv_heads
+    parts = -(-group // M)
     common: dict[str, object] = {
         "seen": seen,
         "out": out,
@@ -81,17 +85,18 @@ def calls(
         "sums": workspace[n_shares * d :],
         "out_row": out.stride(0),
         "out_head": out.stride(1),
+        "HEADS": heads,
         "D": d,
-        "D_PAD": triton.next_power_of_2(d),
+        "D_PAD": power_of_two(d),
         "WINDOW": window,
-        "SPLITS": splits,
+        "splits": splits,
         "TILE": tiles["TILE"],
         "MIN_TILES": tiles["MIN_TILES"],
     }
     options = {name: tiles[name] for name in ("num_warps", "num_stages")}
     attend = KernelCall(
         _attend,
-        (b, kv_heads, splits),
+        (b, kv_heads * parts, splits),
         {
             **common,
             "q": q,
@@ -105,15 +110,17 @@ def calls(
             "head_stride": cache.stride(2),
             "slot_stride": cache.stride(3),
             "table_row": tables.stride(0),
+            "SHARED": splits > 1,
             "GROUP": group,
-            "M": max(16, triton.next_power_of_2(group)),  # a tensor core's rows
+            "PARTS": parts,
+            "M": M,
             "BLOCK_SIZE": cache.shape[3],
         },
         options,
     )
     if splits == 1:
         return (attend,)
-    joined = {**common, "SPLITS_PAD": triton.next_power_of_2(splits)}
+    joined = {**common, "SPLITS_PAD": power_of_two(splits)}
     return attend, KernelCall(_join, (b, heads), joined, {"num_warps": 4, "num_stages": 1})
 
 
@@ -122,7 +129,7 @@ def _tiles(cache: Tensor) -> tuning.Launch:
     least tiles, so that joining stays small beside reading."""
     d, wide = cache.shape[4], cache.element_size() > 2
     default = {"TILE": 32 if wide else 64, "WAVES": 4, "MIN_TILES": 4}
-    default |= {"num_warps": 4, "num_stages": 2}
+    default |= {"num_warps": 8 if wide else 4, "num_stages": 2}
     return tuning.launch(_OP, f"d{d}x{8 * cache.element_size()}", cache.device, default)
 
 
@@ -132,11 +139,10 @@ def _splits(b: int, cache: Tensor, tables: Tensor, window: int) -> int:
     positions = tables.shape[1] * cache.shape[3]
     if window:
         positions = min(positions, window + tiles["TILE"])
-    most = triton.cdiv(positions, tiles["TILE"] * tiles["MIN_TILES"])
-    wanted = triton.cdiv(
-        tiles["WAVES"] * _multiprocessors(cache.device), max(b, 1) * cache.shape[2]
-    )
-    return max(1, min(int(most), int(wanted), MAX_SPLITS))
+    most = -(-positions // (tiles["TILE"] * tiles["MIN_TILES"]))
+    programs = tiles["WAVES"] * _multiprocessors(cache.device)
+    wanted = -(-programs // (max(b, 1) * cache.shape[2]))
+    return max(1, min(most, wanted, MAX_SPLITS))
 
 
 def _multiprocessors(device: torch.device) -> int:
@@ -147,31 +153,32 @@ def _multiprocessors(device: torch.device) -> int:
 
 @triton.jit
 def _shares(
-    n_seen, WINDOW: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr, MIN_TILES: tl.constexpr
-):
+    n_seen, splits, WINDOW: tl.constexpr, TILE: tl.constexpr, MIN_TILES: tl.constexpr
+):  # fmt: skip
     """-> first position seen, first position of its tile, tiles, tiles of one share."""
     low = tl.maximum(n_seen - WINDOW, 0) if WINDOW else n_seen * 0
     start = low // TILE * TILE
     tiles = tl.cdiv(n_seen - start, TILE)
-    return low, start, tiles, tl.maximum(tl.cdiv(tiles, SPLITS), MIN_TILES)
+    return low, start, tiles, tl.maximum(tl.cdiv(tiles, splits), MIN_TILES)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _attend(
-    q, cache, tables, seen, out, mixes, sums, scale, q_row, q_head, out_row, out_head,
+    q, cache, tables, seen, out, mixes, sums, splits, scale, q_row, q_head, out_row, out_head,
     side_stride, block_stride, head_stride, slot_stride, table_row,
-    GROUP: tl.constexpr, M: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr,
-    MIN_TILES: tl.constexpr,
+    GROUP: tl.constexpr, PARTS: tl.constexpr, M: tl.constexpr, HEADS: tl.constexpr,
+    D: tl.constexpr, D_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr,
+    SHARED: tl.constexpr, TILE: tl.constexpr, MIN_TILES: tl.constexpr,
 ):  # fmt: skip
-    row, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    row, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    head, part = tl.program_id(1) // PARTS, tl.program_id(1) % PARTS
     n_seen = tl.load(seen + row)
-    low, start, tiles, share = _shares(n_seen, WINDOW, SPLITS, TILE, MIN_TILES)
-    if SPLITS > 1 and split * share >= tiles:
+    low, start, tiles, share = _shares(n_seen, splits, WINDOW, TILE, MIN_TILES)
+    if SHARED and split * share >= tiles:
         return
-    m, column = tl.arange(0, M), tl.arange(0, D_PAD)
-    mine = head * GROUP + m
-    kept = (m < GROUP)[:, None] & (column < D)[None, :]
+    member, column = part * M + tl.arange(0, M), tl.arange(0, D_PAD)
+    mine = head * GROUP + member
+    kept = (member < GROUP)[:, None] & (column < D)[None, :]
     place = q + row * q_row + mine[:, None] * q_head + column[None, :]
     query = tl.load(place, kept, other=0.0)
     until = tl.zeros([M], tl.int32) + n_seen
@@ -186,27 +193,27 @@ def _attend(
             until, block_stride, slot_stride, scale, D, D_PAD, BLOCK_SIZE, TILE, WINDOW,
         )  # fmt: skip
     mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
-    if SPLITS == 1:
+    if not SHARED:
         place = out + row * out_row + mine[:, None] * out_head + column[None, :]
         tl.store(place, mixed.to(out.dtype.element_ty), kept)
     else:
-        which = (row * tl.num_programs(1) * GROUP + mine) * SPLITS + split
+        which = (row * HEADS + mine) * splits + split
         tl.store(mixes + which[:, None] * D + column[None, :], mixed, kept)
-        tl.store(sums + which, top + tl.log2(total), m < GROUP)
+        tl.store(sums + which, top + tl.log2(total), member < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _join(
-    seen, out, mixes, sums, out_row, out_head,
-    D: tl.constexpr, D_PAD: tl.constexpr, WINDOW: tl.constexpr, SPLITS: tl.constexpr,
+    seen, out, mixes, sums, splits, out_row, out_head,
+    HEADS: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, WINDOW: tl.constexpr,
     SPLITS_PAD: tl.constexpr, TILE: tl.constexpr, MIN_TILES: tl.constexpr,
 ):  # fmt: skip
     """Shares weighted by the sums of their exponentials (given as logarithms to base 2)."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    _low, _start, tiles, share = _shares(tl.load(seen + row), WINDOW, SPLITS, TILE, MIN_TILES)
+    _low, _start, tiles, share = _shares(tl.load(seen + row), splits, WINDOW, TILE, MIN_TILES)
     split, column = tl.arange(0, SPLITS_PAD), tl.arange(0, D_PAD)
     used = split * share < tiles
-    which = (row * tl.num_programs(1) + head) * SPLITS + split
+    which = (row * HEADS + head) * splits + split
     share_sum = tl.load(sums + which, used, other=float("-inf"))
     top = tl.max(share_sum, 0)
     weight = tl.exp2(share_sum - tl.where(tiles == 0, 0.0, top))

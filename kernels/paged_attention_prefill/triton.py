@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import tuning
-from kernels.call import KernelCall
+from kernels.call import KernelCall, power_of_two
 from kernels.paged_attention.tile import fold
 from kernels.paged_attention_decode.spec import check
 
@@ -65,7 +65,7 @@ def call(
     options = {name: tiles.pop(name) for name in ("num_warps", "num_stages")}
     return KernelCall(
         _attend,
-        (triton.cdiv(max_q * group, tiles["M"]), kv_heads, seen.shape[0]),
+        (-(-max_q * group // tiles["M"]), kv_heads, seen.shape[0]),
         {
             "q": q,
             "cache": cache,
@@ -85,7 +85,7 @@ def call(
             "table_row": tables.stride(0),
             "GROUP": group,
             "D": d,
-            "D_PAD": triton.next_power_of_2(d),
+            "D_PAD": power_of_two(d),
             "BLOCK_SIZE": block_size,
             "WINDOW": window,
             **tiles,
@@ -97,9 +97,10 @@ def call(
 def _tiles(cache: Tensor, pairs: int) -> tuning.Launch:
     """M: (query, head) pairs of a program. TILE: positions at a time."""
     d, wide, few = cache.shape[4], cache.element_size() > 2, pairs <= FEW
-    # As large as registers allow on every architecture: beyond, sm_89 and sm_120 spill.
-    default = {"M": 16 if few or wide else 64, "TILE": 64 if d <= 64 and not wide else 32}
-    default |= {"num_warps": 8 if wide else 4, "num_stages": 2}
+    # As large as registers allow: with more positions or fewer warps sm_89, sm_90 or sm_120 spill.
+    tile = (32 if wide else 64) if d <= 64 else (16 if wide else 32)
+    default = {"M": 16 if few or wide else 64, "TILE": tile}
+    default |= {"num_warps": 8 if wide or (few and d > 64) else 4, "num_stages": 2}
     size = "few" if few else "many"
     shape = f"d{d}x{8 * cache.element_size()} {size}"
     return tuning.launch("paged_attention_prefill", shape, cache.device, default)

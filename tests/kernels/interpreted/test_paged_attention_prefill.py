@@ -56,11 +56,16 @@ def test_a_mixed_batch_matches_the_reference(
     assert_as_good(got[:n], lambda b: truth(b, window), given, spec.ERROR_FACTOR)
 
 
-def test_decode_rows_only() -> None:
-    given = batch([(1, 70), (1, 16)], heads=4, kv_heads=2, d=64, dtype=torch.float16)
+@pytest.mark.parametrize(
+    ("d", "block", "dtype", "tile"), [(64, 16, torch.float16, 64), (80, 32, torch.float32, 16)]
+)
+def test_decode_rows_only(d: int, block: int, dtype: torch.dtype, tile: int) -> None:
+    """A tile may hold several blocks, or be a part of one."""
+    given = batch([(1, 70), (1, 16)], heads=4, kv_heads=2, d=d, block=block, dtype=dtype)
     args = (given.q, given.cache, given.tables, given.starts, given.seen)
     got = triton.paged_attention_prefill(*args, scale=given.scale, max_q=1)
-    assert triton.call(*args, got, scale=given.scale, max_q=1).arguments["M"] == 16
+    call = triton.call(*args, got, scale=given.scale, max_q=1)
+    assert (call.arguments["M"], call.arguments["TILE"]) == (16, tile)
     assert_as_good(got, truth, given, spec.ERROR_FACTOR)
 
 
