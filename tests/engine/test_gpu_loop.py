@@ -11,6 +11,9 @@ from engine.gpu_runner import GpuRunner
 from engine.inbox import Commit, Revise
 from engine.runner import Runner
 from engine.sampling import SamplingParams
+from engine.speculate.draft import DraftProposer
+from engine.speculate.ngram import NgramProposer
+from engine.speculate.proposer import Proposer
 from tests.engine.fakes import Sim
 from tests.support import tiny_model
 from tests.support.gpu_rows import ids
@@ -172,4 +175,20 @@ def test_aborts_in_flight_leave_the_others_alone(runner: Counting, wanted: list[
         engine.loop.post_abort(request.id)
     engine.run()
     assert [sink.tokens for sink in sinks] == wanted[:3]
+    assert engine.all_free()
+
+
+@pytest.mark.parametrize("drafted", [False, True], ids=["ngram", "draft"])
+def test_speculation(runner: Counting, wanted: list[list[int]], drafted: bool) -> None:
+    """The draft is the model itself: every guess is right."""
+    proposer: Proposer = NgramProposer()
+    if drafted:
+        proposer = DraftProposer(GpuRunner(runner.model, 24, max_num_seqs=4))
+    engine = sim(runner, proposer=proposer)
+    sinks = [engine.submit(p, N_NEW, sampling=s)[1]
+             for p, s in zip(PROMPTS[:2], SAMPLINGS[:2], strict=True)]  # fmt: skip
+    engine.run()
+    assert [sink.tokens for sink in sinks] == wanted[:2]
+    assert engine.speculation.proposed > 0
+    assert not drafted or engine.speculation.accepted == engine.speculation.proposed
     assert engine.all_free()
