@@ -135,6 +135,8 @@ class EngineLoop:
 
     def _take_inbox(self, now: float) -> None:
         with self._wake:
+            if not self._inbox:
+                return
             inbox, self._inbox = self._inbox, Inbox()
         for request in inbox.submits:
             self.scheduler.add(request, now)
@@ -171,7 +173,11 @@ class EngineLoop:
 
     def _edit(self, edit: Edit, now: float) -> None:
         request = self.scheduler.requests.get(edit.request_id)
-        if isinstance(edit, Revise) and request is not None and edit.keep <= request.launched:
+        if (
+            isinstance(edit, Revise)
+            and request is not None
+            and request.computed < request.launched >= edit.keep
+        ):
             self._land_all()  # what is cut may be in flight
             request = self.scheduler.requests.get(edit.request_id)
         match edit:

@@ -74,7 +74,7 @@ def test_blocks_freed_in_flight_return_after_that_step_only():
 
 def test_check_notices_a_lost_block():
     pool = BlockPool(3)
-    pool._free.pop()
+    pool._free.take(None)
     with pytest.raises(InternalError, match="lost"):
         pool.check()
 
@@ -82,7 +82,7 @@ def test_check_notices_a_lost_block():
 def test_check_notices_a_block_that_is_free_and_in_use():
     pool = BlockPool(3)
     (block,) = pool.allocate(1)
-    pool._free.append(block)
+    pool._free.add(block)
     with pytest.raises(InternalError, match="in use"):
         pool.check()
 

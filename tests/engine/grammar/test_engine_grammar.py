@@ -77,7 +77,7 @@ async def test_rows_never_mix_masks_whatever_happens_around_them() -> None:
             ends = [group.create_task(one(i)) for i in range(24)]
             for i in range(1, 5):
                 group.create_task(free(i))
-            while engine._n_open < 28:
+            while engine._n_open < 28:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             runner.gate.set()
         stats = engine.stats()
