@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from engine.device import DECODE, PREFILL, Device, cache_bytes, open_device
-from engine.errors import UsageError
+from engine.errors import CapacityError, UsageError
 from engine.gpu_choice import DeviceChoice
 from engine.gpu_step import GpuStep, Pick, picks_of
 from engine.graphs import DecodeGraphs, resolve_pending
@@ -94,7 +94,7 @@ class GpuRunner:
         self._attention = resolve("paged_attention_prefill", self._device.name)
         self._copy = resolve("kv_copy", self._device.name)
         self._copies: list[tuple[int, int, int]] = []
-        self._free = [self._chosen_on_host() for _ in range(_IN_FLIGHT)]
+        self._free = [self._device.staging(8 * most).view(torch.int64) for _ in range(_IN_FLIGHT)]
 
     @classmethod
     def load(
@@ -118,25 +118,33 @@ class GpuRunner:
         cache. quant "auto": bf16, or fp16 where the GPU has none. Raises ModelError for an unusable
         model, UsageError and CapacityError for what can't be here.
         """
+        if n_blocks is None and kv_bytes is None and not gpu_memory_utilization:
+            raise UsageError("n_blocks, kv_bytes or gpu_memory_utilization must be given")
         opened = open_device(device)
         dtype, kind = _formats(quant, device)
-        model = GpuLlama.load(
-            model_path, device=device, dtype=dtype, quant=kind, max_len=max_model_len
-        )
-        if n_blocks is None:
-            if kv_bytes is None:
-                working = working_bytes(model, max_num_batched_tokens, max_num_seqs)
-                kv_bytes = cache_bytes(opened, gpu_memory_utilization, working)
-            n_blocks = kv_bytes // block_bytes(model, block_size) - 1
-        runner = cls(
-            model,
-            n_blocks,
-            block_size,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            device=opened,
-        )
-        runner.prepare(graphs=graphs)
+        try:
+            model = GpuLlama.load(
+                model_path, device=device, dtype=dtype, quant=kind, max_len=max_model_len
+            )
+            if n_blocks is None:
+                if kv_bytes is None:
+                    working = working_bytes(model, max_num_batched_tokens, max_num_seqs)
+                    kv_bytes = cache_bytes(opened, gpu_memory_utilization, working)
+                n_blocks = kv_bytes // block_bytes(model, block_size) - 1
+            runner = cls(
+                model,
+                n_blocks,
+                block_size,
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                device=opened,
+            )
+            runner.prepare(graphs=graphs)
+        except torch.OutOfMemoryError as error:
+            raise CapacityError(
+                "the GPU's memory does not hold this model, its cache and a step: take a smaller "
+                f"model, a smaller share or kv_bytes, or quant = w4 ({error})"
+            ) from None
         return runner
 
     @property
@@ -198,7 +206,7 @@ class GpuRunner:
                 n = len(chosen)
                 chosen = self._choice.draw(logits, picks, inputs.settings(n))
                 self._tokens.index_copy_(0, inputs.lanes[:n], chosen)
-            buffer = self._free.pop() if self._free else self._chosen_on_host()
+            buffer = self._chosen_on_host(len(chosen))
             tokens = buffer[: len(chosen)]
             tokens.copy_(chosen, non_blocking=True)
             done = self._device.mark()
@@ -210,10 +218,11 @@ class GpuRunner:
         return self.launch(rows).read()
 
     def logits(self, rows: Sequence[Row]) -> Tensor:
-        """Computes every row; the logits after each row's last token, fp32 [n_rows, vocab]."""
+        """Computes every row, whose tokens are known; the logits after each row's last token, fp32
+        [n_rows, vocab]."""
         uniform = self._uniform(rows)
         greedy = SampleRow(SamplingParams(), 0, 0)
-        asked = [replace(row, sample=greedy, n_proposed=0) for row in rows]
+        asked = [replace(row, sample=greedy, n_proposed=0, slot=-1) for row in rows]
         with self._device.work(PREFILL):
             logits, _, _ = self._compute(asked, picks_of(asked, every_row=uniform), uniform)
             return logits.to("cpu", torch.float32, copy=True)
@@ -289,10 +298,14 @@ class GpuRunner:
         if not self._mixed.fits(n_rows, n_tokens):
             log.info("room for a step of %d tokens in %d rows", n_tokens, n_rows)
             self._mixed = self._make_inputs(max(n_tokens, most.n_tokens), max(n_rows, most.n_rows))
-            self._free.clear()
         return self._mixed
 
-    def _chosen_on_host(self) -> Tensor:
+    def _chosen_on_host(self, n: int) -> Tensor:
+        """int64 [n or more] for a step's choices, until it is read."""
+        while self._free:
+            buffer = self._free.pop()
+            if len(buffer) >= n:
+                return buffer
         return self._device.staging(8 * self._mixed.limits.n_tokens).view(torch.int64)
 
     def _flush_copies(self) -> None:

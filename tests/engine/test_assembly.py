@@ -84,6 +84,15 @@ def test_the_cache_fills_its_share_of_the_memory(
         GpuRunner.load(folder, gpu_memory_utilization=0.4, **options)
 
 
+def test_a_gpu_that_is_too_small_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr("engine.gpu_runner.GpuLlama.load", load)
+    with pytest.raises(CapacityError, match=r"take a smaller model.*20\.00 GiB"):
+        GpuRunner.load(folder, device="cpu", n_blocks=8)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 def test_without_a_gpu_the_config_says_what_to_do(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"no usable NVIDIA GPU here; use cpu"):

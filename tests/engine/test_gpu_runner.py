@@ -262,6 +262,11 @@ def test_a_step_larger_than_planned_for(folder: Path, device: str) -> None:
     rows = [Row(ids(40, i), 0, table(40, 3 * i), sample(40), slot=i) for i in range(4)]
     together = runner.run(rows)
     assert together == [runner.run([row])[0] for row in rows]
+    small = runner.launch(rows[:1])  # read after a larger one has made the runner grow
+    many = [Row(ids(10, i), 0, (i,), sample(10)) for i in range(20)]
+    assert runner.run(many) == [runner.run([row])[0] for row in many]
+    assert small.read() == together[:1]
+    assert runner.run(many) == [runner.run([row])[0] for row in many]
     many = [Row(ids(1, i), 0, (i,), sample(1)) for i in range(N_SEQS + 3)]
     assert runner.run(many) == [runner.run([row])[0] for row in many]
 
@@ -297,6 +302,7 @@ def test_a_slot_beyond_the_table_is_our_bug(runner: GpuRunner) -> None:
         ({"block_size": 8}, "16 or 32"),
         ({"quant": "int8"}, "not for a GPU"),
         ({"n_blocks": None, "kv_bytes": 1000}, "2 or more"),
+        ({"n_blocks": None}, "must be given"),
         ({"device": "tpu"}, "cpu or cuda"),
     ],
 )
