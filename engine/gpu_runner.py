@@ -286,7 +286,7 @@ class GpuRunner:
     # memory
 
     def _make_inputs(self, n_tokens: int, n_rows: int) -> StepInputs:
-        width = -(-self.max_model_len // self.block_size)
+        width = min(-(-self.max_model_len // self.block_size), self.n_blocks)
         limits = Limits(
             n_tokens, n_rows, width, self.block_size, self.n_blocks, len(self._tokens) - 1
         )

@@ -138,5 +138,7 @@ def test_random_weights_keep_numbers_in_range(arch: str, quant: GpuQuant) -> Non
 def test_sizes_follow_the_shape() -> None:
     model = GpuLlama.random(TINY, device="cpu", dtype=torch.bfloat16, max_len=64)
     assert block_bytes(model, 16) == 2 * 2 * 2 * 2 * 16 * 16
+    for n_blocks, width in ((3, 3), (40, 4)):  # a table holds no more than there is
+        assert GpuRunner(model, n_blocks)._decode.fields.tables.shape == (16, width)
     small, large = (working_bytes(model, n, 8) for n in (64, 512))
     assert large - small == 2 * 2 * (512 - 64) * (8 * 16 + 4 * 64 + 3 * 96)
