@@ -147,6 +147,7 @@ def test_smollm2_knows_a_capital(smollm2_path: Path) -> None:
     runner = Runner.load(smollm2_path, n_blocks=16, max_model_len=256)
     ids = chat.system("You are a helpful assistant.")
     ids += chat.user("What is the capital of France?") + chat.assistant_open()
+    ids += tokenizer.encode("The capital")  # "The" and "La" are likely to a few hundredths alike
     blocks, out = tuple(range(8)), []
     step = Row(tuple(ids), 0, blocks, SampleRow(SamplingParams(), len(ids), 0))
     while len(out) < 16:
