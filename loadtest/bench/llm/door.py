@@ -54,6 +54,7 @@ def door(bench: Bench) -> dict[str, Any]:
                         rows.setdefault((n, target.name), []).append(replies)
             with _awake(server, True):
                 hung_up = b.run(partial(_hang_up, bench, http, server, 3 if quick else 20))
+                most_steps = metric(server.get("/metrics"), "engine_abort_steps_max")
     except ServerFailed as error:
         bench.skip("the engine through /v1", str(error))
         return {}
@@ -69,6 +70,7 @@ def door(bench: Bench) -> dict[str, Any]:
             for (n, name), rounds in rows.items()
         ],
         "hang_up_to_abort_ms": tail(hung_up),
+        "most_steps": most_steps,
     }
 
 
@@ -146,5 +148,6 @@ def show(body: dict[str, Any]) -> None:
     print(
         f"  connection closed to request aborted: p50 {ms(took, 'p50')} p95 {ms(took, 'p95')} p99 "
         f"{ms(took, 'p99')} max {ms(took, 'max')} ms "
-        f"(n = {took['n']}; the look itself takes some)"
+        f"(n = {took['n']}; the look itself takes some), at most {body['most_steps']:.0f} steps "
+        "until its blocks were free"
     )

@@ -139,7 +139,8 @@ def _sweep(bench: Bench, rate: float, seconds: float) -> list[dict[str, Any]]:
         calls = min(float(_MOST_CALLS), max(4.0, calls * wanted / load))
         tried.append(_tried(bench, round(calls), rate, seconds))
         load = tried[-1]["load"]
-    return sorted(tried[1:], key=lambda row: int(row["calls"]))
+    apart = {int(row["calls"]): row for row in tried[1:]}
+    return [apart[calls] for calls in sorted(apart)]
 
 
 def _tried(
