@@ -128,8 +128,9 @@ def _tiles(cache: Tensor) -> tuning.Launch:
     """TILE: positions at a time. WAVES: programs per multiprocessor to aim at. MIN_TILES: a share's
     least tiles, so that joining stays small beside reading."""
     d, wide = cache.shape[4], cache.element_size() > 2
-    default = {"TILE": 32 if wide else 64, "WAVES": 4, "MIN_TILES": 4}
-    default |= {"num_warps": 8 if wide else 4, "num_stages": 2}
+    tile = 32 if wide else 128 if d <= 64 else 64
+    default = {"TILE": tile, "WAVES": 4, "MIN_TILES": 256 // tile}
+    default |= {"num_warps": 8 if wide or d <= 64 else 4, "num_stages": 2}
     return tuning.launch(_OP, f"d{d}x{8 * cache.element_size()}", cache.device, default)
 
 
