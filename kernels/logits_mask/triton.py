@@ -34,7 +34,7 @@ def call(logits: Tensor, bits: Tensor, rows: Tensor) -> KernelCall:
         "BLOCK_W": tiles["BLOCK_W"],
     }
     options = {name: tiles[name] for name in ("num_warps", "num_stages")}
-    grid = (len(rows), triton.cdiv(v, 32 * tiles["BLOCK_W"]))
+    grid = (len(rows), -(-v // (32 * tiles["BLOCK_W"])))
     return KernelCall(_rule_out, grid, arguments, options)
 
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import tuning
-from kernels.call import KernelCall
+from kernels.call import KernelCall, power_of_two
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -41,7 +41,7 @@ def call(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, eps: f
         "residual_row": 0 if residual is None else residual.stride(0),
         "d": d,
         "eps": eps,
-        "BLOCK": triton.next_power_of_2(d),
+        "BLOCK": power_of_two(d),
     }
     options = tuning.launch("rms_norm", shape, x.device, {"num_warps": warps, "num_stages": 1})
     return KernelCall(_norm, (n,), arguments, options)

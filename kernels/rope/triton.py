@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import tuning
-from kernels.call import KernelCall
+from kernels.call import KernelCall, power_of_two
 
 
 def rope_at(q: Tensor, k: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
@@ -24,7 +24,7 @@ def call(q: Tensor, k: Tensor, cos_sin: Tensor, positions: Tensor) -> KernelCall
     (n, heads, d), kv_heads = q.shape, k.shape[1]
     default = {"BLOCK_H": 8, "num_warps": 2, "num_stages": 1}
     tiles = tuning.launch("rope_at", "all", q.device, default)
-    q_tiles = triton.cdiv(heads, tiles["BLOCK_H"])
+    q_tiles = -(-heads // tiles["BLOCK_H"])
     arguments = {
         "q": q,
         "k": k,
@@ -39,11 +39,11 @@ def call(q: Tensor, k: Tensor, cos_sin: Tensor, positions: Tensor) -> KernelCall
         "kv_heads": kv_heads,
         "q_tiles": q_tiles,
         "HALF": d // 2,
-        "PAIRS": triton.next_power_of_2(d // 2),
+        "PAIRS": power_of_two(d // 2),
         "BLOCK_H": tiles["BLOCK_H"],
     }
     options = {name: tiles[name] for name in ("num_warps", "num_stages")}
-    grid = (n, q_tiles + triton.cdiv(kv_heads, tiles["BLOCK_H"]))
+    grid = (n, q_tiles + -(-kv_heads // tiles["BLOCK_H"]))
     return KernelCall(_turn, grid, arguments, options)
 
 

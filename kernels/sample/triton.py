@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import tuning
-from kernels.call import KernelCall
+from kernels.call import KernelCall, power_of_two
 from kernels.sample.spec import (
     CANDIDATES,
     CHUNK,
@@ -54,9 +54,14 @@ def sample(
 
 
 def calls(logits: Tensor, settings: Settings | None, work: Workspace) -> tuple[KernelCall, ...]:
-    """The launches of one choice, in order."""
+    """The launches of one choice, in order. ValueError if the logits don't fit the workspace."""
     b, v = logits.shape
-    chunks = triton.cdiv(v, CHUNK)
+    chunks = -(-v // CHUNK)
+    rows, room = work.peaks.shape
+    if logits.stride(1) != 1 or b > rows or chunks > room:
+        raise ValueError(
+            f"logits {list(logits.shape)} need dense rows and a workspace of their size"
+        )
     row: dict[str, object] = {"logits": logits, "logits_row": logits.stride(0), "v": v}
     found: dict[str, object] = row | {
         "peaks": work.peaks,
@@ -69,7 +74,7 @@ def calls(logits: Tensor, settings: Settings | None, work: Workspace) -> tuple[K
         "masses": work.masses,
         "near": work.near,
         "near_tokens": work.near_tokens,
-        "CHUNKS": triton.next_power_of_2(chunks),
+        "CHUNKS": power_of_two(chunks),
         "ROOM": CANDIDATES,
     }
     named = ("top_k", "top_p", "min_p", "seeds", "positions")
@@ -104,7 +109,7 @@ def _shaping(
             "m": p.seen.shape[1],
             "BLOCK": block,
         }
-        grid = (b, triton.cdiv(p.seen.shape[1], block))
+        grid = (b, -(-p.seen.shape[1] // block))
         launches.append(KernelCall(_penalise, grid, penalising, _options(tiles)))
     if bias is not None:
         adding = row | {
@@ -115,7 +120,7 @@ def _shaping(
             "m": bias.tokens.shape[1],
             "BLOCK": block,
         }
-        grid = (b, triton.cdiv(bias.tokens.shape[1], block))
+        grid = (b, -(-bias.tokens.shape[1] // block))
         launches.append(KernelCall(_add, grid, adding, _options(tiles)))
     return launches
 
@@ -228,7 +233,8 @@ def _choose(
                 tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row),
                 _uniform(tl.load(seeds + row), tl.load(positions + row)), ROOM, BLOCK,
             )  # fmt: skip
-            token = tl.minimum(tl.maximum(drawn, 0), v - 1)
+            token = drawn
+    token = tl.minimum(tl.maximum(token, 0), v - 1)  # logits that are no numbers lead anywhere
     tl.store(tokens + row, token.to(tl.int64))
 
 

@@ -27,7 +27,7 @@ def call(gate_up: Tensor, out: Tensor) -> KernelCall:
     arguments = {"x": gate_up, "out": out, "x_row": gate_up.stride(0), "f": f}
     arguments["BLOCK"] = tiles["BLOCK"]
     options = {name: tiles[name] for name in ("num_warps", "num_stages")}
-    return KernelCall(_gate, (n, triton.cdiv(f, tiles["BLOCK"])), arguments, options)
+    return KernelCall(_gate, (n, -(-f // tiles["BLOCK"])), arguments, options)
 
 
 @triton.jit

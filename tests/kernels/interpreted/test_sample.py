@@ -164,6 +164,12 @@ def test_nothing_to_choose_from() -> None:
     assert sample(logits[:0]).shape == (0,)
 
 
+def test_a_workspace_that_is_too_small_is_refused() -> None:
+    for rows, vocab in ((2, 5000), (3, 4000)):
+        with pytest.raises(ValueError, match="a workspace of their size"):
+            sample(torch.zeros(3, 5000), None, sample_workspace(rows, vocab, "cpu"))
+
+
 @pytest.mark.slow
 def test_any_settings() -> None:
     rng = random.Random(3)
