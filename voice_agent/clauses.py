@@ -3,16 +3,19 @@
 Every decision depends only on the text from the last cut to a fixed look-ahead, never on how the
 text arrived, so any chunking gives the same clauses. A cut comes right after the punctuation that
 ends a clause: the white space belongs to the next one, and the clauses' texts joined are the input.
+A block of code is one clause, whatever its length, because it is told of as a whole.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from .languages.en import abbreviations
 from .languages.en.clause_words import LEANING, OPENERS
+from .languages.en.markup import FENCE
 from .speakable import speak_words
 from .tts.base import Clause
 
@@ -23,6 +26,9 @@ DASHES = "—–-"
 ELLIPSIS = "…"
 CLOSERS = "\"'”’)]}»*_`~"
 STOPS = frozenset(SENTENCE_END + CLAUSE_END + WIDE_END + ELLIPSIS + "—")
+
+_CODE_ENDS = re.compile(rf"\n[ \t]*{FENCE}[ \t]*(?=\n|\Z)")
+_LABEL_CHARS = 80  # a bracket that stays open longer begins no link
 
 PAUSE_MS = {
     ".": 220, "!": 220, "?": 240, "…": 260, "\n": 300, ";": 150, ":": 150, "—": 130, ",": 90,
@@ -125,8 +131,14 @@ class ClauseSplitter:
         while self._at < len(text):
             i = self._at
             char = text[i]
+            if char == FENCE[0] and self._starts_line(i, ""):
+                block = self._code(i, final)
+                if block is None or block[0]:
+                    return block
             if char.isspace():
                 cut = self._word_ended(i)
+                if cut is not None and self._in_label(cut[0]):
+                    cut = None
                 self._token_start = i + 1
                 if cut is None and char == "\n" and self._ends:
                     cut = (i, "\n")
@@ -136,7 +148,7 @@ class ClauseSplitter:
                 found = self._judge(i, final)
                 if found.at < 0:
                     return None
-                if self._cuts(found):
+                if self._cuts(found) and not self._in_label(found.at):
                     return found.at, found.mark
                 # skip the run that was judged, so that "..." is not judged dot by dot
                 i = max(i, found.at - 1)
@@ -144,6 +156,25 @@ class ClauseSplitter:
             if self._at >= self._rules.max_chars:
                 return self._at, ""
         return None
+
+    def _code(self, i: int, final: bool) -> tuple[int, str] | None:
+        """What the back-tick that begins a line at text[i] means: the cut before or after a block
+        of code, None when more text is needed, (0, "") if it begins none."""
+        text = self._text
+        if not text.startswith(FENCE, i):
+            more = FENCE.startswith(text[i:]) and not final
+            return None if more else (0, "")
+        line_end = text.find("\n", i)
+        if line_end < 0 and not final:
+            return None
+        if "`" in text[i + len(FENCE) : line_end if line_end >= 0 else len(text)]:
+            return 0, ""  # a few words in three back-ticks
+        if text[:i].strip():
+            return len(text[:i].rstrip()), "\n"
+        close = _CODE_ENDS.search(text, line_end) if line_end >= 0 else None
+        if close is not None and (final or close.end() < len(text)):
+            return close.end(), "\n"
+        return (len(text), "") if final else None
 
     # --- word limits
 
@@ -255,10 +286,15 @@ class ClauseSplitter:
             return _Found(_Break.HARD, closed, mark) if final else _MORE
         return _Found(_Break.NONE if goes_on(rest[0]) else _Break.HARD, closed, mark)
 
-    def _starts_line(self, at: int) -> bool:
+    def _starts_line(self, at: int, marks: str = ">*-#") -> bool:
         line = self._text[:at].rpartition("\n")[2]
         whole_line = "\n" in self._text[:at] or self._index == 0
-        return whole_line and not line.strip(" \t>*-#")
+        return whole_line and not line.strip(" \t" + marks)
+
+    def _in_label(self, at: int) -> bool:
+        """A link's label stays with its address, which is not said."""
+        opened = self._text.rfind("[", max(0, at - _LABEL_CHARS), at)
+        return opened >= 0 and self._text.find("]", opened, at) < 0
 
 
 def _continues(char: str) -> bool:

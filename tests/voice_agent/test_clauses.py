@@ -170,11 +170,42 @@ def test_lexicon_reaches_the_words() -> None:
     assert splitter.finish()[0].spoken == "I run engine x."
 
 
+def test_a_block_of_code_is_one_clause() -> None:
+    code = "\n```python\n" + "x = f(1, 2); y. z\n\n" * 60 + "```"
+    text = f"Here you are:{code}\nThat prints it."
+    clauses = split(text)
+    assert [c.text for c in clauses] == ["Here you are:", code, "\nThat prints it."]
+    assert clauses[1].spoken == "sixty lines of Python code."
+    assert split(text, 1) == clauses
+    open_ended = split("Well then:\n```sh\nls\npwd")[-1]
+    assert (open_ended.text, open_ended.spoken) == ("\n```sh\nls\npwd", "two lines of shell code.")
+
+
+def test_a_block_waits_for_its_end_only() -> None:
+    splitter = ClauseSplitter()
+    assert splitter.push("```sh\nls\n``") == []
+    assert splitter.push("`") == [], "more of the line may follow"
+    (clause,) = splitter.push("\n")
+    assert clause.text == "```sh\nls\n```"
+
+
+def test_three_back_ticks_in_a_line_are_no_block() -> None:
+    assert texts("```x``` is it, so. And more of it.") == ["```x``` is it,", " so. And more of it."]
+    assert texts("It is: ```x\n``` so it is.")[0] == "It is:"
+
+
+def test_the_label_of_a_link_is_not_cut() -> None:
+    (first, *_) = split("See [the docs, or not. Well](https://a.com/x) now. Then go on.")
+    assert first.spoken == "See the docs, or not. Well now."
+    long = split("See [" + "many words, and more. " * 9)
+    assert len(long) > 4, "an open bracket does not stop the voice"
+
+
 FRAGMENTS = [
     "Dr.", "Smith", "hello", "and", "because", "the", "U.S.", "a.m.", "3.5", "1,000", "3:30",
     "I", ".", ",", "?", "!", ";", ":", "—", "–", "-", "…", "...", "\n", " ", "  ", '"', ")", "(",
     "*", "`", "😀", "No.", "J.", "e.g.", "https://x.y/z?q=1,2", "a@b.co", "$5.99", "etc.", "。",
-    "1.", "\n- ",
+    "1.", "\n- ", "```", "\n```", "```\n", "[", "](http://a.b)",
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -71,10 +71,10 @@ SPOKEN: dict[str, str] = {
 }
 
 # Said long without their full stop too.
-STOPLESS = _words("dr mr mrs ms vs etc jr sr ltd")
+STOPLESS = words("dr mr mrs ms vs etc jr sr ltd")
 
 # In lower case these are words of their own, which may end a sentence.
-CAPITALISED = _words(
+CAPITALISED = words(
     "gen col rev hon rep sen inc fig ave ext mar sun sat wed mon fri apt may est jun jul oct dec"
 )
 
@@ -82,17 +82,29 @@ CAPITALISED = _words(
 AFTER_NAME = {"st": "street", "dr": "drive"}
 
 # Their full stop never ends a sentence: something always follows.
-NEVER_LAST = _words(
+NEVER_LAST = words(
     "dr mr mrs ms prof mt gen col sgt capt lt rev hon gov sen rep vs eg ie approx fig messrs"
     " adm cmdr maj viz cf ca al"
 )
 
 # Their full stop ends a sentence only before a capital letter.
-MAYBE_LAST = _words(
+MAYBE_LAST = words(
     "am pm us uk un eu etc inc ltd co corp dc phd md ba bc ad jr sr est dept ave blvd rd apt ext"
     " tel min max jan feb mar apr jun jul aug sep sept oct nov dec tue tues wed thu thurs fri"
     " ny la usa"
 )
 
 # Their full stop ends a sentence unless a number follows ("No. 5", "p. 12").
-BEFORE_NUMBER = _words("no nos p pp vol ch sec art")
+BEFORE_NUMBER = words("no nos p pp vol ch sec art")
+
+# Acronyms with a vowel that are said by their letters; those without one are anyway.
+LETTERS = words(
+    "AA AAA AC ADHD AI AKA API APR ATM ATV AWS BA CAD CEO CFO CIA CIO COO CPA CPU CTO DIY DNA"
+    " DOA DOB DUI ECG EKG EMT ENT ER ESL ETA EU EV FAQ FBI FYI GPA GPU HIV HOA IBM ICU ID IDE"
+    " IOU IP IPO IQ IRA IRS ISO ISP IT IV IVF IVR KPI LA LED MBA MIA MIT MRI NBA NYC OCD OJ OTP PDA"
+    " PTA PTO QA RNA ROI RSVP SEO SLA SOS SUV TBA UAE UFO UI UK UN UPS URL US"
+    " USA USB UTC UTI UV UX VAT VIP VOD WHO YTD"
+)
+
+# Sounds and words that have no vowel and are no acronyms.
+SOUNDS = words("BRR BRRR GRR HM HMM HMMM MHM MM MMM PFFT PSST PST SH SHH SHHH TSK ZZZ")

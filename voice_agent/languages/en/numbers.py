@@ -102,10 +102,10 @@ def plural(words: list[str]) -> list[str]:
 
 
 def clock(hour: int, minute: int, half: str = "") -> list[str]:
-    """(3, 5, "pm") -> three oh five P M. Whole hours without a half: o'clock up to twelve."""
+    """(3, 5, "pm") -> three oh five P-M. Whole hours without a half: o'clock up to twelve."""
     words = cardinal(hour)
     if minute:
         words += ["oh", *cardinal(minute)] if minute < 10 else cardinal(minute)
     elif not half:
         words += ["o'clock"] if 1 <= hour <= 12 else ["hundred"]
-    return words + [letter.upper() for letter in half]
+    return [*words, "-".join(half.upper())] if half else words

@@ -55,6 +55,28 @@ UNITS: dict[str, tuple[str, str]] = {
     "kcal": ("kilocalorie", "kilocalories"),
     "m²": ("square meter", "square meters"),
     "km²": ("square kilometer", "square kilometers"),
+    "m³": ("cubic meter", "cubic meters"),
+    "cm³": ("cubic centimeter", "cubic centimeters"),
+    "ha": ("hectare", "hectares"),
+    "sq ft": ("square foot", "square feet"),
+    "fps": ("frame per second", "frames per second"),
+    "rpm": ("revolution per minute", "revolutions per minute"),
+    "bpm": ("beat per minute", "beats per minute"),
+    "kbps": ("kilobit per second", "kilobits per second"),
+    "Mbps": ("megabit per second", "megabits per second"),
+    "Gbps": ("gigabit per second", "gigabits per second"),
+    "mA": ("milliamp", "milliamps"),
+    "mAh": ("milliamp hour", "milliamp hours"),
+    "MW": ("megawatt", "megawatts"),
+    "kV": ("kilovolt", "kilovolts"),
+    "kPa": ("kilopascal", "kilopascals"),
+    "psi": ("pound per square inch", "pounds per square inch"),
+    "gal": ("gallon", "gallons"),
+    "µs": ("microsecond", "microseconds"),
+    "µg": ("microgram", "micrograms"),
+    "µm": ("micrometer", "micrometers"),
+    "℃": ("degree Celsius", "degrees Celsius"),
+    "℉": ("degree Fahrenheit", "degrees Fahrenheit"),
 }
 
 # symbol: (one, many, hundredth, hundredths)
@@ -64,7 +86,33 @@ CURRENCIES: dict[str, tuple[str, str, str, str]] = {
     "£": ("pound", "pounds", "penny", "pence"),
     "¥": ("yen", "yen", "", ""),
     "₹": ("rupee", "rupees", "paisa", "paise"),
+    "US$": ("dollar", "dollars", "cent", "cents"),
+    "A$": ("Australian dollar", "Australian dollars", "cent", "cents"),
+    "AU$": ("Australian dollar", "Australian dollars", "cent", "cents"),
+    "C$": ("Canadian dollar", "Canadian dollars", "cent", "cents"),
+    "CA$": ("Canadian dollar", "Canadian dollars", "cent", "cents"),
+    "NZ$": ("New Zealand dollar", "New Zealand dollars", "cent", "cents"),
+    "HK$": ("Hong Kong dollar", "Hong Kong dollars", "cent", "cents"),
+    "CHF": ("Swiss franc", "Swiss francs", "centime", "centimes"),
 }
+
+CURRENCY_CODES: dict[str, str] = {
+    "USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹", "AUD": "A$", "CAD": "C$",
+    "NZD": "NZ$", "HKD": "HK$", "CHF": "CHF",
+}  # fmt: skip
+
+# After a slash: "$5/month".
+PER: dict[str, str] = {
+    "second": "second", "minute": "minute", "hour": "hour", "hr": "hour", "day": "day",
+    "night": "night", "week": "week", "wk": "week", "month": "month", "mo": "month",
+    "year": "year", "yr": "year", "person": "person", "user": "user", "seat": "seat",
+    "kg": "kilogram",
+}  # fmt: skip
+
+FRACTIONS: dict[str, str] = {
+    "½": "one half", "¼": "one quarter", "¾": "three quarters", "⅓": "one third",
+    "⅔": "two thirds", "⅛": "one eighth",
+}  # fmt: skip
 
 SCALES: dict[str, str] = {
     "thousand": "thousand",
@@ -98,9 +146,8 @@ SYMBOLS: dict[str, str] = {
     "$": "dollars",
     "§": "section",
     "©": "copyright",
-    "½": "one half",
-    "¼": "one quarter",
-    "¾": "three quarters",
+    "²": "squared",
+    "³": "cubed",
 }
 
 MONTHS = (
