@@ -53,8 +53,9 @@ class WordTime:
 class AudioPiece:
     """A consecutive piece of one clause's audio. pcm: int16 [n], 24 kHz. last: the clause is whole.
 
-    words: those whose start lies in this piece; exact where the voice knows, else estimated from
-    phoneme counts (`exact_times` of the voice says which).
+    words: those whose start lies in this piece; a voice that knows no times (`exact_times` false)
+    leaves them empty, and they are estimated from the sound's length (tts/estimate.py), each with
+    the piece that its end lies in.
     """
 
     pcm: Pcm16

@@ -20,6 +20,7 @@ from voice_agent.scope import CancelScope
 from voice_agent.types import OUT_RATE
 
 from .base import AudioPiece, Clause, Voice
+from .estimate import timed
 
 log = logging.getLogger(__name__)
 
@@ -85,14 +86,17 @@ class Speech:
         self._error: BaseException | None = None
         self._wake: asyncio.Event = asyncio.Event()
         self._iterator: Iterator[AudioPiece] | None = None
+        self._made: Iterator[AudioPiece] | None = None  # by the voice itself
 
     # --- worker thread
 
     def step(self) -> AudioPiece | None:
         if self._iterator is None:
-            self._iterator = self._voice.synthesize(
+            self._made = self._iterator = self._voice.synthesize(
                 self.clause, speed=self._speed, cancelled=self.is_cancelled
             )
+            if not self._voice.exact_times:
+                self._iterator = timed(self.clause, self._made, speed=self._speed)
         return next(self._iterator, None)
 
     def is_cancelled(self) -> bool:
@@ -100,7 +104,7 @@ class Speech:
 
     def close_iterator(self) -> None:
         """Let the voice drop what it holds; only while the worker is not inside it."""
-        iterator, self._iterator = self._iterator, None
+        iterator, self._iterator, self._made = self._made, None, None
         close = getattr(iterator, "close", None)
         if close is not None:
             close()

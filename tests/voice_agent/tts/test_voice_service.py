@@ -99,6 +99,16 @@ async def test_pieces_arrive_in_order_and_end() -> None:
         assert stats.wasted_s == 0
 
 
+async def test_a_voice_that_tells_no_times_gets_estimated_ones() -> None:
+    voice = ScriptedVoice()
+    voice.exact_times = False
+    async with service(voice) as s:
+        pieces = await collect(ask(s, "so it is"))
+        assert sorted(w.index for p in pieces for w in p.words) == [0, 1, 2]
+        assert pieces[-1].words[-1].end == 3 * PIECE
+    assert voice.closed == ["so it is"]
+
+
 async def test_earliest_deadline_first_and_a_more_urgent_clause_waits_one_piece() -> None:
     voice = ScriptedVoice()
     voice.gated = True
