@@ -105,8 +105,9 @@ struct Decoder {
 
   Rounded rounded(const float* x, int n, int n_in, int64_t stride) {
     const int groups = n_in / linear_group::GROUP;
-    const Rounded r{codes.take(int64_t(n) * n_in), scale.take(int64_t(n) * groups),
-                    sums.take(int64_t(n) * groups), totals.take(int64_t(n) * groups)};
+    const int64_t room = Rounded::room(n);
+    const Rounded r{codes.take(room * n_in), scale.take(room * groups), sums.take(room * groups),
+                    totals.take(room * groups), Rounded::width_of(n)};
     pool.run(n, 4, [&](int first, int last) {
       for (int i = first; i < last; ++i) linear_group::round_row(x + i * stride, n_in, i, r);
     });
@@ -296,8 +297,9 @@ void linear_group_run(const Weight* w, const float* x, int32_t n, const float* b
   thread_local Buffer<int8_t> codes;
   thread_local Buffer<float> scale, totals;
   thread_local Buffer<int32_t> sums;
-  const Rounded r{codes.take(int64_t(n) * w->n_in), scale.take(int64_t(n) * groups),
-                  sums.take(int64_t(n) * groups), totals.take(int64_t(n) * groups)};
+  const int64_t room = Rounded::room(n);
+  const Rounded r{codes.take(room * w->n_in), scale.take(room * groups), sums.take(room * groups),
+                  totals.take(room * groups), Rounded::width_of(n)};
   for (int i = 0; i < n; ++i) linear_group::round_row(x + int64_t(i) * w->n_in, w->n_in, i, r);
   const int n_tiles = linear_group::n_tiles(*w);
   auto part = [&](int first, int last) {

@@ -27,26 +27,34 @@ inline int64_t tile_bytes(const Weight& w) {
   return static_cast<int64_t>(n_groups(w)) * group_bytes(w.bits, w.shifted);
 }
 
-// Rounded activations: codes [n, n_in]; of each group the scale, minus the sum of the codes,
-// and scale times sum, all [n, groups].
+constexpr int MANY = 16;  // rows whose sums for 16 outputs stay in the first cache
+
+// Rounded activations in blocks of `width` rows: codes [blocks, groups, width, GROUP]; of each row
+// and group the scale, minus the sum of the codes, and scale times sum, [blocks, groups, width].
 struct Rounded {
   int8_t* codes;
   float* scale;
   int32_t* minus;
   float* total;
+  int width;
+
+  static int width_of(int n) { return std::max(1, std::min(n, MANY)); }
+  static int64_t room(int n) { return (n + width_of(n) - 1) / width_of(n) * width_of(n); }
+  int64_t at(int row, int groups) const {  // of the row's first group; the next is width further
+    return static_cast<int64_t>(row / width) * groups * width + row % width;
+  }
 };
 
 inline void round_row(const float* x, int n_in, int row, const Rounded& to) {
   using namespace simd;
-  int8_t* codes = to.codes + static_cast<int64_t>(row) * n_in;
-  int64_t at = static_cast<int64_t>(row) * (n_in / GROUP);
-  for (int g = 0; g < n_in / GROUP; ++g, ++at, x += GROUP, codes += GROUP) {
+  int64_t at = to.at(row, n_in / GROUP);
+  for (int g = 0; g < n_in / GROUP; ++g, x += GROUP, at += to.width) {
     const F below = load(x), above = load(x + LANES);
     const float top = highest(max(abs(below), abs(above)));
     const F inverse = set(top > 0 ? 127.0f / top : 0.0f);
     const I low = rounded(mul(below, inverse)), high = rounded(mul(above, inverse));
-    store_bytes(codes, low);
-    store_bytes(codes + LANES, high);
+    store_bytes(to.codes + at * GROUP, low);
+    store_bytes(to.codes + at * GROUP + LANES, high);
     const int32_t sum = simd::sum(low, high);
     to.scale[at] = top / 127.0f;
     to.minus[at] = -sum;
@@ -56,111 +64,134 @@ inline void round_row(const float* x, int n_in, int row, const Rounded& to) {
 
 enum class Into { store, add };
 
-// T neighbouring parts of a tile, from `part` on, times R rows.
+// What a group's codes are for 16 outputs: 8 vectors of 16 outputs x 4 inputs, in order of inputs.
+template <int BITS>
+inline void unpack(const uint8_t* p, simd::Codes (&codes)[8]) {
+  using namespace simd;
+  if constexpr (BITS == 8) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) codes[j] = simd::codes(p + 64 * j);
+  } else {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const Codes v = simd::codes(p + 64 * j);
+      codes[j] = low(v);
+      codes[4 + j] = high(v);
+      if constexpr (BITS == 5) {
+        codes[j] = fifth(codes[j], p + 256 + 8 * j);
+        codes[4 + j] = fifth(codes[4 + j], p + 288 + 8 * j);
+      }
+    }
+  }
+}
+
+// 16 outputs of one row, into y + out.
+inline void put(simd::F value, int out, int n_out, const float* bias, Into into, float* y) {
+  using namespace simd;
+  const int n = std::min(LANES, n_out - out);
+  y += out;
+  if (n == LANES) {
+    if (bias) value = add(value, load(bias + out));
+    store(y, into == Into::add ? add(load(y), value) : value);
+    return;
+  }
+  float lanes[LANES];
+  store(lanes, value);
+  for (int i = 0; i < n; ++i) {
+    const float one = bias ? lanes[i] + bias[out + i] : lanes[i];
+    y[i] = into == Into::add ? y[i] + one : one;
+  }
+}
+
+// A few rows, T parts of a tile from `part` on. The whole tile: its weights are one straight stream.
 template <int BITS, bool SHIFTED, int T, int R>
-inline void block(const Weight& w, int tile, int part, const Rounded& x, int row,
-                  const float* bias, Into into, float* y, int64_t stride) {
+inline void few(const Weight& w, int tile, int part, const Rounded& x, int row, const float* bias,
+                Into into, float* y, int64_t stride) {
   using namespace simd;
   constexpr int CODES = GROUP * LANES * BITS / 8;
-  const int groups = n_groups(w);
   const uint8_t* at = w.data + tile * tile_bytes(w);
-  const int8_t* codes[R];
-  const float* scale[R];
-  const int32_t* minus[R];
-  const float* total[R];
-  for (int r = 0; r < R; ++r) {
-    codes[r] = x.codes + static_cast<int64_t>(row + r) * w.n_in;
-    scale[r] = x.scale + static_cast<int64_t>(row + r) * groups;
-    minus[r] = x.minus + static_cast<int64_t>(row + r) * groups;
-    total[r] = x.total + static_cast<int64_t>(row + r) * groups;
-  }
+  int64_t i = x.at(row, n_groups(w));
   F acc[T][R];
   for (int t = 0; t < T; ++t)
     for (int r = 0; r < R; ++r) acc[t][r] = zero();
-  for (int g = 0; g < groups; ++g, at += group_bytes(BITS, SHIFTED)) {
+  for (int g = 0; g < n_groups(w); ++g, i += x.width, at += group_bytes(BITS, SHIFTED)) {
     const auto* scales = reinterpret_cast<const uint16_t*>(at + PARTS * CODES) + part * LANES;
-    const int first = g * GROUP;
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
-      const uint8_t* p = at + (part + t) * CODES;
+      Codes codes[8];
+      unpack<BITS>(at + (part + t) * CODES, codes);
       I sum[R];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sum[r] = SHIFTED ? iset(0) : shifted<BITS - 1>(minus[r] + g);
-      if constexpr (BITS == 8) {
+      for (int r = 0; r < R; ++r) sum[r] = SHIFTED ? iset(0) : shifted<BITS - 1>(x.minus + i + r);
 #pragma GCC unroll 8
-        for (int j = 0; j < 8; ++j) {
-          const Codes v = simd::codes(p + 64 * j);
+      for (int j = 0; j < 8; ++j)
 #pragma GCC unroll 8
-          for (int r = 0; r < R; ++r) sum[r] = dot<true>(sum[r], v, codes[r] + first + 4 * j);
-        }
-      } else {
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
-          const Codes v = simd::codes(p + 64 * j);
-          Codes lo = low(v), hi = high(v);
-          if constexpr (BITS == 5) {
-            lo = fifth(lo, p + 256 + 8 * j);
-            hi = fifth(hi, p + 288 + 8 * j);
-          }
-#pragma GCC unroll 8
-          for (int r = 0; r < R; ++r) {
-            sum[r] = dot<false>(sum[r], lo, codes[r] + first + 4 * j);
-            sum[r] = dot<false>(sum[r], hi, codes[r] + first + 16 + 4 * j);
-          }
-        }
-      }
+        for (int r = 0; r < R; ++r)
+          sum[r] = dot<BITS == 8>(sum[r], codes[j], x.codes + (i + r) * GROUP + 4 * j);
       const F by = half(scales + t * LANES);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r)
-        acc[t][r] = fma(mul(to_float(sum[r]), set(scale[r][g])), by, acc[t][r]);
+        acc[t][r] = fma(mul(to_float(sum[r]), set(x.scale[i + r])), by, acc[t][r]);
       if constexpr (SHIFTED) {
         const F shift = half(scales + TILE + t * LANES);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-          acc[t][r] = fma(shift, set(total[r][g]), acc[t][r]);
+        for (int r = 0; r < R; ++r) acc[t][r] = fma(shift, set(x.total[i + r]), acc[t][r]);
       }
     }
   }
-  for (int t = 0; t < T; ++t) {
-    const int out = tile * TILE + (part + t) * LANES;
-    const int n = std::min(LANES, w.n_out - out);
-    for (int r = 0; r < R && n > 0; ++r) {
-      float* to = y + (row + r) * stride + out;
-      if (n == LANES) {
-        F value = acc[t][r];
-        if (bias) value = add(value, load(bias + out));
-        store(to, into == Into::add ? add(load(to), value) : value);
-      } else {
-        float lanes[LANES];
-        store(lanes, acc[t][r]);
-        for (int i = 0; i < n; ++i) {
-          const float value = bias ? lanes[i] + bias[out + i] : lanes[i];
-          to[i] = into == Into::add ? to[i] + value : value;
+  for (int t = 0; t < T; ++t)
+    for (int r = 0; r < R; ++r)
+      put(acc[t][r], tile * TILE + (part + t) * LANES, w.n_out, bias, into, y + (row + r) * stride);
+}
+
+// Many rows: a group's codes are unpacked once for all of them.
+template <int BITS, bool SHIFTED>
+inline void many(const Weight& w, int tile, const Rounded& x, int row, const float* bias, Into into,
+                 float* y, int64_t stride) {
+  using namespace simd;
+  constexpr int CODES = GROUP * LANES * BITS / 8;
+  for (int t = 0; t < PARTS; ++t) {
+    const uint8_t* at = w.data + tile * tile_bytes(w);
+    int64_t i = x.at(row, n_groups(w));
+    F acc[MANY];
+    for (int r = 0; r < MANY; ++r) acc[r] = zero();
+    for (int g = 0; g < n_groups(w); ++g, i += x.width, at += group_bytes(BITS, SHIFTED)) {
+      const auto* scales = reinterpret_cast<const uint16_t*>(at + PARTS * CODES) + t * LANES;
+      Codes codes[8];
+      unpack<BITS>(at + t * CODES, codes);
+      const F by = half(scales);
+      const F shift = SHIFTED ? half(scales + TILE) : zero();
+      for (int r = 0; r < MANY; ++r) {
+        const int8_t* inputs = x.codes + (i + r) * GROUP;
+        I one = SHIFTED ? iset(0) : shifted<BITS - 1>(x.minus + i + r), two = iset(0);
+#pragma GCC unroll 4
+        for (int j = 0; j < 8; j += 2) {
+          one = dot<BITS == 8>(one, codes[j], inputs + 4 * j);
+          two = dot<BITS == 8>(two, codes[j + 1], inputs + 4 * j + 4);
         }
+        acc[r] = fma(mul(to_float(iadd(one, two)), set(x.scale[i + r])), by, acc[r]);
+        if constexpr (SHIFTED) acc[r] = fma(shift, set(x.total[i + r]), acc[r]);
       }
     }
+    for (int r = 0; r < MANY; ++r)
+      put(acc[r], tile * TILE + t * LANES, w.n_out, bias, into, y + (row + r) * stride);
   }
 }
 
-template <int BITS, bool SHIFTED, int T, int R>
-inline void rows(const Weight& w, int tile, const Rounded& x, int row, const float* bias,
-                 Into into, float* y, int64_t stride) {
-  for (int part = 0; part < PARTS; part += T)
-    block<BITS, SHIFTED, T, R>(w, tile, part, x, row, bias, into, y, stride);
-}
-
-// Tiles [first, last) for all n rows. Few rows: the whole tile at once, a straight stream. Eight: a
-// quarter, whose sums stay in registers (measured on Zen 4).
+// Tiles [first, last) for all n rows.
 template <int BITS, bool SHIFTED>
 inline void tiles(const Weight& w, int first, int last, const Rounded& x, int n, const float* bias,
                   Into into, float* y, int64_t stride) {
   for (int tile = first; tile < last; ++tile) {
     int r = 0;
-    for (; r + 8 <= n; r += 8) rows<BITS, SHIFTED, 1, 8>(w, tile, x, r, bias, into, y, stride);
-    for (; r + 4 <= n; r += 4) rows<BITS, SHIFTED, 4, 4>(w, tile, x, r, bias, into, y, stride);
-    if (n - r == 3) rows<BITS, SHIFTED, 4, 3>(w, tile, x, r, bias, into, y, stride);
-    if (n - r == 2) rows<BITS, SHIFTED, 4, 2>(w, tile, x, r, bias, into, y, stride);
-    if (n - r == 1) rows<BITS, SHIFTED, 4, 1>(w, tile, x, r, bias, into, y, stride);
+    for (; r + MANY <= n; r += MANY) many<BITS, SHIFTED>(w, tile, x, r, bias, into, y, stride);
+    for (; r + 8 <= n; r += 8)
+      for (int part = 0; part < PARTS; ++part)
+        few<BITS, SHIFTED, 1, 8>(w, tile, part, x, r, bias, into, y, stride);
+    for (; r + 4 <= n; r += 4) few<BITS, SHIFTED, PARTS, 4>(w, tile, 0, x, r, bias, into, y, stride);
+    if (n - r == 3) few<BITS, SHIFTED, PARTS, 3>(w, tile, 0, x, r, bias, into, y, stride);
+    if (n - r == 2) few<BITS, SHIFTED, PARTS, 2>(w, tile, 0, x, r, bias, into, y, stride);
+    if (n - r == 1) few<BITS, SHIFTED, PARTS, 1>(w, tile, 0, x, r, bias, into, y, stride);
   }
 }
 

@@ -41,6 +41,7 @@ inline F between(F x, int lo, int hi, float other) {  // lanes outside of [lo, h
 }
 inline float highest(F x) { return _mm512_reduce_max_ps(x); }
 inline I iset(int32_t x) { return _mm512_set1_epi32(x); }
+inline I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
 template <int BITS>
 inline I shifted(const int32_t* p) {  // the number at p, times 2^BITS, in every lane
   return _mm512_slli_epi32(_mm512_set1_epi32(*p), BITS);
@@ -143,6 +144,7 @@ inline float highest(F x) {
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 inline I iset(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 template <int BITS>
 inline I shifted(const int32_t* p) {
   const __m256i all = _mm256_slli_epi32(_mm256_set1_epi32(*p), BITS);

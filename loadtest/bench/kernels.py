@@ -90,8 +90,8 @@ def together_s(calls: list[Call], tries: int) -> float:
         worker.start()
     for worker in workers:
         worker.join()
-    rounds = list(zip(*spans, strict=True))[1:]
-    return min(max(end for _, end in r) - min(start for start, _ in r) for r in rounds)
+    took = [max(e for _, e in r) - min(s for s, _ in r) for r in zip(*spans, strict=True)]
+    return min(took[1:])
 
 
 def ceiling(library: ctypes.CDLL, tries: int) -> dict[int, float]:
@@ -105,8 +105,8 @@ def ceiling(library: ctypes.CDLL, tries: int) -> dict[int, float]:
     def read(threads: int, streams: int) -> float:
         each = n_bytes // threads
         calls: list[Call] = [
-            lambda at=address + i * each: library.native_read(  # type: ignore[misc]
-                c_void_p(at), ctypes.c_int64(each), streams
+            partial(
+                library.native_read, c_void_p(address + i * each), ctypes.c_int64(each), streams
             )
             for i in range(threads)
         ]
