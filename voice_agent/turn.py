@@ -1,221 +1,67 @@
 """The only conversation state: who is talking, who has the floor. Pure.
 
-(state, event) -> (state, effects), over two small tables, `Caller` and `Floor`; some pairs of them
-cannot be (`FORBIDDEN`). Tools, timers and models are not states; they are data of the call. Nothing
-here reads a clock: times are milliseconds of media time carried by the events.
+(state, event) -> (state, effects). Who may be where is two small tables, `CALLER` and `FLOOR`
+(`turn_tables.py`, drawn in docs/TURNS.md); some pairs of them cannot be (`FORBIDDEN`). This module
+says which event makes which move. Tools, timers and models are not states; they are data of the
+call. Nothing here reads a clock: times are milliseconds of media time carried by the events.
 
 Words used below (DESIGN: docs/INVARIANTS.md):
 
-* a *candidate* is caller speech that began while we were thinking or speaking. Our voice is held at
-  once; it is decided by what was said: words take the floor (`Interrupt`, or `Reopen` when it is
-  the caller going on with what they just said), noise or "mm-hm" gives it back (`Resume`).
+* a *candidate* is caller speech that began while we were thinking or speaking. Our voice is ducked
+  or held at once; it is decided by what was said: words take the floor (`Interrupt`, or `Reopen`
+  when it is the caller going on with what they just said), noise or "mm-hm" gives it back
+  (`Resume`).
 * *commit* is the end-of-turn decision. Only an uncommitted revision may be revised.
+* words said over a reply that may not be interrupted wait, and are committed when it is over.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TypeAlias
 
+from .turn_records import (
+    Commit,
+    Cut,
+    Dismiss,
+    Duck,
+    Effect,
+    Ended,
+    Event,
+    FirstSound,
+    Guard,
+    Heard,
+    Hold,
+    Interrupt,
+    Keyed,
+    Lasted,
+    Listen,
+    Mute,
+    NoInput,
+    Onset,
+    Pause,
+    Pressed,
+    Reopen,
+    ReplyBegins,
+    ReplyOver,
+    Resume,
+    Resumed,
+    Revise,
+    Speech,
+    ThinkEarly,
+    Transcribe,
+    Undecided,
+)
+from .turn_tables import CALLER, FLOOR, FORBIDDEN, Caller, CallerMove, Floor, FloorMove
 from .types import TurnId
 
-
-class Caller(StrEnum):
-    SILENT = "silent"
-    SPEAKING = "speaking"
-    PAUSED = "paused"  # silence inside a turn that may go on
-    MUTED = "muted"
-
-
-class Floor(StrEnum):
-    IDLE = "idle"
-    THINKING = "thinking"  # committed, no sound yet
-    SPEAKING = "speaking"
-    HELD = "held"  # our voice waits while a candidate is judged
-    UNINTERRUPTIBLE = "uninterruptible"
-    DRAINING = "draining"  # last words, then hang up
-
-
-FORBIDDEN: frozenset[tuple[Caller, Floor]] = frozenset(
-    {
-        (Caller.SILENT, Floor.HELD),  # a hold always has a speaker to judge
-        (Caller.MUTED, Floor.HELD),
-    }
-)
-
-
-class Speech(StrEnum):
-    """What a transcript turned out to be."""
-
-    NOTHING = "nothing"  # noise, breath, echo
-    BACKCHANNEL = "backchannel"  # "mm-hm", "okay": the caller listens, and wants us to go on
-    WORDS = "words"
-
-
-# ---------------------------------------------------------------- events
-
-
-@dataclass(frozen=True, slots=True)
-class Onset:
-    """The VAD is sure that speech began. at_ms: first voiced sample."""
-
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    last_voiced_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """Speech went on before the silence time-out ran out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The silence time-out ran out."""
-
-    last_voiced_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """A transcript of the current revision. complete: it covers everything up to the pause."""
-
-    turn: TurnId
-    text: str
-    speech: Speech
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyBegins:
-    """A reply of ours other than an answer takes the floor: greeting, client request, goodbye."""
-
-    floor: Floor = Floor.THINKING
-
-
-@dataclass(frozen=True, slots=True)
-class FirstSound:
-    """The reply's first audible frame left."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyOver:
-    """The reply ended: its last frame left, it failed, or it was cancelled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mute:
-    on: bool
-
-
-Event: TypeAlias = (
-    Onset | Pause | Resumed | Ended | Heard | ReplyBegins | FirstSound | ReplyOver | Mute
-)
-
-# ---------------------------------------------------------------- effects
-
-
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """Start recording this turn's utterance. candidate: it began while we had the floor."""
-
-    turn: TurnId
-    onset_ms: int
-    candidate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Revise:
-    """Same utterance goes on: early work of the old revision is void."""
-
-    old: TurnId
-    turn: TurnId
-
-
-@dataclass(frozen=True, slots=True)
-class Transcribe:
-    """The tail up to a pause: this text becomes the final if the pause becomes the end."""
-
-    turn: TurnId
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkEarly:
-    """The text is complete but the end is not decided: work without side effects may start."""
-
-    turn: TurnId
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    turn: TurnId
-    text: str
-    end_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class NoInput:
-    """Speech without words ended: back to listening (a recovery may be spoken)."""
-
-    turn: TurnId
-    speech_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Silence our voice from the next frame; nothing is lost yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Not an interruption: go on from the start of the cut word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """Barge-in is decided: cancel the reply, keep only what was heard."""
-
-    turn: TurnId
-    onset_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reopen:
-    """The caller goes on with the turn just committed; `turn` is its next revision.
-
-    The reply is cancelled; if any of it was heard the call keeps three messages instead of one.
-    """
-
-    old: TurnId
-    turn: TurnId
-    onset_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dismiss:
-    """Forget the candidate's audio: it was nothing, or a backchannel."""
-
-    turn: TurnId
-
-
-Effect: TypeAlias = (
-    Listen
-    | Revise
-    | Transcribe
-    | ThinkEarly
-    | Commit
-    | NoInput
-    | Hold
-    | Resume
-    | Interrupt
-    | Reopen
-    | Dismiss
-)
+__all__ = [
+    "Caller", "Commit", "Cut", "Dismiss", "Duck", "Effect", "Ended", "Event", "FirstSound",
+    "Floor", "Guard", "Heard", "Hold", "Interrupt", "Keyed", "Lasted", "Listen", "Mute",
+    "NoInput", "Onset", "Pause", "Pressed", "Reopen", "ReplyBegins", "ReplyOver", "Resume",
+    "Resumed", "Revise", "Speech", "Step", "ThinkEarly", "Transcribe", "TurnState", "Undecided",
+    "step",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +72,18 @@ class TurnState:
     caller: Caller = Caller.SILENT
     floor: Floor = Floor.IDLE
     candidate: bool = False  # the utterance began while we had the floor and is not decided
-    resume_to: Floor = Floor.IDLE  # what a hold goes back to
+    sounded: bool = False  # the reply with the floor has been heard
+    ducked: bool = False  # the hold is a lowered voice, not silence
     onset_ms: int = 0
     last_voiced_ms: int = 0
-    ended: bool = False  # silence ran out, the transcript has not arrived yet
+    ended: bool = False  # silence ran out, and the turn still waits: for its text, or for us
     text: str | None = None  # complete transcript of the current revision
     speech: Speech = Speech.NOTHING
     committed: TurnId | None = None
     committed_end_ms: int = -(10**9)
     continuation_ms: int = 1500
+    max_revisions: int = 8  # of a turn; past them nothing is thought early or re-opened
+    ducks: bool = True
 
     def __post_init__(self) -> None:
         if (self.caller, self.floor) in FORBIDDEN:
@@ -243,79 +92,144 @@ class TurnState:
 
 Step: TypeAlias = tuple[TurnState, tuple[Effect, ...]]
 
-_OURS = (Floor.THINKING, Floor.SPEAKING, Floor.HELD)
-
 
 def step(s: TurnState, e: Event) -> Step:
-    """One event. Raises AssertionError only for a forbidden pair, which is a bug of this module."""
+    """One event. Raises AssertionError only for a move or a pair of states that the tables do not
+    have, which is a bug of this module."""
     match e:
         case Onset():
             return _onset(s, e)
         case Pause():
-            if s.caller is not Caller.SPEAKING:
-                return s, ()
-            s = replace(s, caller=Caller.PAUSED, last_voiced_ms=e.last_voiced_ms, text=None)
-            return s, (Transcribe(s.turn),)
+            return _pause(s, e)
         case Resumed():
             return _resumed(s)
         case Ended():
             if s.caller is not Caller.PAUSED:
                 return s, ()
-            s = replace(s, ended=True, last_voiced_ms=e.last_voiced_ms)
-            return _settle(s) if s.text is not None else (s, ())
+            return _settle(replace(s, ended=True, last_voiced_ms=e.last_voiced_ms))
         case Heard():
             return _heard(s, e)
+        case Lasted():
+            if not s.ducked or s.caller is not Caller.SPEAKING:
+                return s, ()
+            return replace(s, ducked=False), (Hold(),)
+        case Undecided():
+            return _give_back(s)
+        case Pressed():
+            return _pressed(s)
+        case Keyed():
+            return _keyed(s, e)
         case ReplyBegins():
             return _reply_begins(s, e)
         case FirstSound():
-            if s.floor is Floor.THINKING:
-                return replace(s, floor=Floor.SPEAKING), ()
-            return s, ()
+            return _first_sound(s)
         case ReplyOver():
             return _reply_over(s)
+        case Guard():
+            return _guard(s) if e.on else _unguard(s)
         case Mute():
             return _mute(s, e)
+
+
+# ---------------------------------------------------------------- moves
+
+
+def _caller(s: TurnState, move: CallerMove) -> Caller:
+    if move not in CALLER[s.caller]:
+        raise AssertionError(f"a {s.caller} caller never {move}")
+    return CALLER[s.caller][move]
+
+
+def _floor(s: TurnState, move: FloorMove) -> Floor:
+    if move not in FLOOR[s.floor]:
+        raise AssertionError(f"no {move!r} while the floor is {s.floor}")
+    return FLOOR[s.floor][move]
+
+
+def _taken(s: TurnState, move: FloorMove) -> TurnState:
+    """Our reply is over or cut: what the caller says is an ordinary turn from here on."""
+    return replace(s, floor=_floor(s, move), candidate=False, sounded=False, ducked=False)
+
+
+def _hold(s: TurnState) -> Step:
+    """The caller speaks while ours is thought or heard: lowered if there is a voice to lower."""
+    ducked = s.sounded and s.ducks
+    s = replace(s, floor=_floor(s, FloorMove.HOLDS), ducked=ducked)
+    return s, (Duck() if ducked else Hold(),)
+
+
+def _give_back(s: TurnState) -> Step:
+    if s.floor is not Floor.HELD:
+        return s, ()
+    move = FloorMove.RETURNS_HEARD if s.sounded else FloorMove.RETURNS
+    return replace(s, floor=_floor(s, move), ducked=False), (Resume(),)
+
+
+def _kept(s: TurnState) -> bool:
+    """Words over a reply that may not be interrupted: they wait until it is over."""
+    return s.candidate and s.speech is Speech.WORDS and s.text is not None
+
+
+# ---------------------------------------------------------------- the caller
 
 
 def _onset(s: TurnState, e: Onset) -> Step:
     if s.caller is Caller.PAUSED and s.ended:
         return _resumed(s)  # the end was not committed yet: the same turn goes on
-    if s.caller is not Caller.SILENT or s.floor in (Floor.DRAINING, Floor.UNINTERRUPTIBLE):
+    if s.caller is not Caller.SILENT or s.floor is Floor.DRAINING:
         return s, ()
-    turn = s.turn.next()
-    ours = s.floor in _OURS
+    over_us = s.floor is not Floor.IDLE
+    turn, caller = s.turn.next(), _caller(s, CallerMove.STARTS)
     s = replace(
         s,
         turn=turn,
-        caller=Caller.SPEAKING,
-        candidate=ours,
+        caller=caller,
+        floor=_floor(s, FloorMove.HOLDS) if over_us and _may_interrupt(s) else s.floor,
+        candidate=over_us,
+        ducked=False,
         onset_ms=e.at_ms,
         last_voiced_ms=e.at_ms,
         ended=False,
         text=None,
         speech=Speech.NOTHING,
     )
-    listen = Listen(turn, e.at_ms, ours)
-    if not ours:
+    listen = Listen(turn, e.at_ms, over_us)
+    if s.floor is not Floor.HELD:
         return s, (listen,)
-    return replace(s, floor=Floor.HELD, resume_to=s.floor), (listen, Hold())
+    s = replace(s, ducked=s.sounded and s.ducks)
+    return s, (listen, Duck() if s.ducked else Hold())
+
+
+def _may_interrupt(s: TurnState) -> bool:
+    return s.floor in (Floor.THINKING, Floor.SPEAKING)
+
+
+def _pause(s: TurnState, e: Pause) -> Step:
+    if s.caller is not Caller.SPEAKING:
+        return s, ()
+    caller = _caller(s, CallerMove.PAUSES)
+    s = replace(s, caller=caller, last_voiced_ms=e.last_voiced_ms, text=None)
+    return s, (Transcribe(s.turn),)
 
 
 def _resumed(s: TurnState) -> Step:
     if s.caller is not Caller.PAUSED:
         return s, ()
-    old = s.turn
-    s = replace(s, caller=Caller.SPEAKING, turn=old.revised(), ended=False, text=None)
+    old, caller = s.turn, _caller(s, CallerMove.GOES_ON)
+    s = replace(s, caller=caller, turn=old.revised(), ended=False, text=None)
     effects: tuple[Effect, ...] = (Revise(old, s.turn),)
-    if s.candidate and s.floor in (Floor.THINKING, Floor.SPEAKING):
+    if s.candidate and _may_interrupt(s):
         # Dismissed once, speaking again: our voice is held again while it is judged.
-        return replace(s, floor=Floor.HELD, resume_to=s.floor), (*effects, Hold())
+        s, more = _hold(s)
+        return s, effects + more
     return s, effects
 
 
 def _heard(s: TurnState, e: Heard) -> Step:
     if e.turn != s.turn or s.caller in (Caller.SILENT, Caller.MUTED):
         return s, ()  # a stale revision: its words come again with the next pass
+    if e.complete and e.speech is Speech.UNSURE:
+        e = replace(e, speech=Speech.WORDS)  # nothing more will come
     if e.complete and s.caller is Caller.PAUSED:
         s = replace(s, text=e.text, speech=e.speech)
     if s.candidate:
@@ -324,94 +238,153 @@ def _heard(s: TurnState, e: Heard) -> Step:
         return s, ()
     if s.ended:
         return _settle(s)
-    return s, (ThinkEarly(s.turn, s.text),) if s.speech is not Speech.NOTHING else ()
+    may = s.speech is not Speech.NOTHING and s.turn.revision < s.max_revisions
+    return s, (ThinkEarly(s.turn, s.text),) if may else ()
 
 
 def _judge(s: TurnState, e: Heard) -> Step:
     """A candidate's words decide whose floor it is."""
-    if e.speech is Speech.WORDS:
-        asked = s.turn
-        s, effects = _take_floor(s)
-        if s.text is None:
-            # Renamed by a re-opening: the pass in flight carries the old name and will be dropped.
-            again = s.turn != asked and s.caller is Caller.PAUSED
-            return s, (*effects, Transcribe(s.turn)) if again else effects
-        if s.ended:
-            s, more = _settle(s)
-            return s, effects + more
-        return s, (*effects, ThinkEarly(s.turn, e.text))
-    effects = ()
-    if s.floor is Floor.HELD:
-        s = replace(s, floor=s.resume_to)
-        effects = (Resume(),)
-    if s.ended and s.text is not None:
+    if s.floor is Floor.UNINTERRUPTIBLE:
+        return _settle(s)
+    if e.speech is Speech.UNSURE:
+        return s, ()
+    if e.speech is not Speech.WORDS:
+        s, effects = _give_back(s)
         s, more = _settle(s)
         return s, effects + more
-    return s, effects
+    asked = s.turn
+    s, effects = _take_floor(s)
+    if s.text is None:
+        # Renamed by a re-opening: the pass in flight carries the old name and will be dropped.
+        again = s.turn != asked and s.caller is Caller.PAUSED
+        return s, (*effects, Transcribe(s.turn)) if again else effects
+    if s.ended:
+        s, more = _settle(s)
+        return s, effects + more
+    may = s.turn.revision < s.max_revisions
+    return s, (*effects, ThinkEarly(s.turn, e.text)) if may else effects
 
 
 def _take_floor(s: TurnState) -> Step:
-    goes_on = s.committed is not None and s.onset_ms - s.committed_end_ms <= s.continuation_ms
-    if goes_on and s.committed is not None:
-        old = s.committed
-        turn = old.revised()
-        s = replace(s, floor=Floor.IDLE, candidate=False, turn=turn, committed=None)
-        return s, (Reopen(old, turn, s.onset_ms),)
-    s = replace(s, floor=Floor.IDLE, candidate=False)
-    return s, (Interrupt(s.turn, s.onset_ms),)
+    old = s.committed
+    goes_on = s.onset_ms - s.committed_end_ms <= s.continuation_ms
+    s = _taken(s, FloorMove.TAKEN)
+    if old is None or not goes_on or old.revision >= s.max_revisions:
+        return s, (Interrupt(s.turn, s.onset_ms),)
+    s = replace(s, turn=old.revised(), committed=None)
+    return s, (Reopen(old, s.turn, s.onset_ms),)
 
 
 def _settle(s: TurnState) -> Step:
     """Silence ran out and the complete transcript is there: commit, or back to listening."""
-    text, turn = s.text or "", s.turn
+    if not s.ended or s.text is None or _kept(s):
+        return s, ()
+    turn, text, speech = s.turn, s.text, s.speech
     if s.candidate:  # judged not to be words
-        s = replace(s, caller=Caller.SILENT, candidate=False, ended=False, text=None)
-        return s, (Dismiss(turn),)
-    if s.speech is Speech.NOTHING:
-        s = replace(s, caller=Caller.SILENT, ended=False, text=None)
-        return s, (NoInput(turn, s.last_voiced_ms - s.onset_ms),)
-    s = replace(
-        s,
-        caller=Caller.SILENT,
-        floor=Floor.THINKING,
-        ended=False,
-        text=None,
-        committed=turn,
-        committed_end_ms=s.last_voiced_ms,
-    )
+        s, effects = _give_back(s)
+        return _done(s, candidate=False), (*effects, Dismiss(turn))
+    if speech is Speech.NOTHING:
+        return _done(s), (NoInput(turn, s.last_voiced_ms - s.onset_ms),)
+    s = _done(s, floor=_floor(s, FloorMove.COMMITS))
+    s = replace(s, committed=turn, committed_end_ms=s.last_voiced_ms)
     return s, (Commit(turn, text, s.last_voiced_ms),)
 
 
-def _reply_begins(s: TurnState, e: ReplyBegins) -> Step:
-    if s.floor is Floor.DRAINING:
+def _done(s: TurnState, *, floor: Floor | None = None, candidate: bool | None = None) -> TurnState:
+    return replace(
+        s,
+        caller=_caller(s, CallerMove.IS_DONE),
+        floor=s.floor if floor is None else floor,
+        candidate=s.candidate if candidate is None else candidate,
+        ended=False,
+        text=None,
+    )
+
+
+def _mute(s: TurnState, e: Mute) -> Step:
+    if not e.on:
+        if s.caller is not Caller.MUTED:
+            return s, ()
+        return replace(s, caller=_caller(s, CallerMove.IS_UNMUTED)), ()
+    if s.caller is Caller.MUTED:
         return s, ()
-    if s.caller in (Caller.SPEAKING, Caller.PAUSED) and e.floor is Floor.THINKING:
-        # The caller is speaking: the reply waits, held, until that speech is judged.
-        return replace(s, floor=Floor.HELD, resume_to=e.floor, candidate=True), (Hold(),)
-    caller = s.caller
-    effects: tuple[Effect, ...] = ()
-    if e.floor is Floor.DRAINING and caller in (Caller.SPEAKING, Caller.PAUSED):
-        caller, effects = Caller.SILENT, (Dismiss(s.turn),)
-    return replace(s, floor=e.floor, caller=caller, candidate=False), effects
+    spoke = s.caller is not Caller.SILENT
+    effects: tuple[Effect, ...] = (Dismiss(s.turn),) if spoke else ()
+    s, more = _give_back(s)
+    s = replace(s, caller=_caller(s, CallerMove.IS_MUTED), candidate=False, ended=False, text=None)
+    return s, effects + more
+
+
+# ---------------------------------------------------------------- keys
+
+
+def _pressed(s: TurnState) -> Step:
+    if s.floor not in (Floor.THINKING, Floor.SPEAKING, Floor.HELD):
+        return s, ()
+    spoke = s.candidate and s.caller is not Caller.SILENT
+    s = _taken(s, FloorMove.TAKEN)
+    cut = Interrupt(s.turn, s.onset_ms) if spoke else Cut()
+    s, more = _settle(s)
+    return s, (cut, *more)
+
+
+def _keyed(s: TurnState, e: Keyed) -> Step:
+    if s.floor is not Floor.IDLE or s.caller in (Caller.SPEAKING, Caller.PAUSED):
+        return s, ()
+    turn = s.turn.next()
+    floor = _floor(s, FloorMove.COMMITS)
+    s = replace(s, turn=turn, floor=floor, committed=turn, committed_end_ms=e.at_ms)
+    return s, (Commit(turn, e.text, e.at_ms),)
+
+
+# ---------------------------------------------------------------- our replies
+
+
+def _reply_begins(s: TurnState, e: ReplyBegins) -> Step:
+    speaks = s.caller in (Caller.SPEAKING, Caller.PAUSED)
+    if e.floor is Floor.DRAINING and s.floor is not Floor.DRAINING:
+        caller = _caller(s, CallerMove.IS_DROPPED) if speaks else s.caller
+        dropped: tuple[Effect, ...] = (Dismiss(s.turn),) if speaks else ()
+        if s.floor is Floor.HELD:
+            dropped = (*dropped, Resume())
+        s = replace(s, floor=_floor(s, FloorMove.GOODBYE), caller=caller, candidate=False)
+        return replace(s, sounded=False, ducked=False, ended=False, text=None), dropped
+    if s.floor is not Floor.IDLE:
+        return s, ()
+    if e.floor is Floor.UNINTERRUPTIBLE:
+        return replace(s, floor=_floor(s, FloorMove.GUARDS), candidate=speaks), ()
+    if speaks:  # the reply waits, held, until that speech is judged
+        return replace(s, floor=_floor(s, FloorMove.BEGINS_HELD), candidate=True), (Hold(),)
+    return replace(s, floor=_floor(s, FloorMove.BEGINS), candidate=False), ()
+
+
+def _first_sound(s: TurnState) -> Step:
+    if s.floor is Floor.THINKING:
+        return replace(s, floor=_floor(s, FloorMove.SOUNDS), sounded=True), ()
+    return replace(s, sounded=s.floor is Floor.UNINTERRUPTIBLE or s.sounded), ()
 
 
 def _reply_over(s: TurnState) -> Step:
     if s.floor in (Floor.IDLE, Floor.DRAINING):
         return s, ()
-    effects: tuple[Effect, ...] = ()
-    if s.candidate and s.caller in (Caller.SPEAKING, Caller.PAUSED):
-        # Nothing left to interrupt: the candidate is an ordinary turn from here on.
-        effects = (Interrupt(s.turn, s.onset_ms),)
-    return replace(s, floor=Floor.IDLE, candidate=False), effects
+    left = s.candidate and s.caller in (Caller.SPEAKING, Caller.PAUSED)
+    s = _taken(s, FloorMove.OVER)
+    if not left:
+        return s, ()
+    s, more = _settle(s)  # words that waited for us
+    return s, (Interrupt(s.turn, s.onset_ms), *more)
 
 
-def _mute(s: TurnState, e: Mute) -> Step:
-    if not e.on:
-        return (replace(s, caller=Caller.SILENT), ()) if s.caller is Caller.MUTED else (s, ())
-    effects: tuple[Effect, ...] = ()
-    if s.caller in (Caller.SPEAKING, Caller.PAUSED):
-        effects = (Dismiss(s.turn),)
-    floor = s.floor
-    if floor is Floor.HELD:
-        floor, effects = s.resume_to, (*effects, Resume())
-    return replace(s, caller=Caller.MUTED, floor=floor, candidate=False, ended=False), effects
+def _guard(s: TurnState) -> Step:
+    if s.floor not in (Floor.THINKING, Floor.SPEAKING, Floor.HELD):
+        return s, ()
+    effects: tuple[Effect, ...] = (Resume(),) if s.floor is Floor.HELD else ()
+    return replace(s, floor=_floor(s, FloorMove.GUARDS), ducked=False), effects
+
+
+def _unguard(s: TurnState) -> Step:
+    if s.floor is not Floor.UNINTERRUPTIBLE:
+        return s, ()
+    move = FloorMove.UNGUARDS_HEARD if s.sounded else FloorMove.UNGUARDS
+    s = replace(s, floor=_floor(s, move))
+    return _hold(s) if s.candidate and s.caller is Caller.SPEAKING else (s, ())

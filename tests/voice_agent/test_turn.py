@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,8 +90,10 @@ def test_speech_after_the_end_but_before_its_transcript_goes_on_with_the_turn() 
 
 def test_onset_while_we_speak_holds_and_words_interrupt() -> None:
     s, effects = run(speaking(), tm.Onset(5000))
-    assert kinds(effects) == ["Listen", "Hold"]
+    assert kinds(effects) == ["Listen", "Duck"]
     assert s.floor is Floor.HELD
+    s, effects = run(s, tm.Lasted(), tm.Lasted())
+    assert kinds(effects) == ["Hold"]
     s, effects = run(s, words(s, "wait", complete=False))
     assert effects == [tm.Interrupt(TurnId("c", 1), 5000)]
     assert s.floor is Floor.IDLE
@@ -123,7 +127,7 @@ def test_a_dismissed_pause_that_goes_on_is_held_and_judged_again() -> None:
     s, effects = run(s, nothing(s))
     assert kinds(effects) == ["Resume"]
     s, effects = run(s, tm.Resumed())
-    assert kinds(effects) == ["Revise", "Hold"]
+    assert kinds(effects) == ["Revise", "Duck"]
     assert s.floor is Floor.HELD
 
 
@@ -165,12 +169,151 @@ def test_a_candidate_outlives_the_reply_as_an_ordinary_turn() -> None:
     assert kinds(effects) == ["ThinkEarly", "Commit"], "okay to nobody's speech is an answer"
 
 
-def test_uninterruptible_and_draining_ignore_the_caller() -> None:
-    for floor in (Floor.UNINTERRUPTIBLE, Floor.DRAINING):
-        s, _ = run(fresh(), tm.ReplyBegins(floor))
-        after, effects = run(s, tm.Onset(100), tm.Pause(900), tm.Ended(900))
-        assert effects == []
-        assert after == s
+def test_the_last_words_are_nobodys_to_interrupt() -> None:
+    s, _ = run(fresh(), tm.ReplyBegins(Floor.DRAINING))
+    after, effects = run(s, tm.Onset(100), tm.Pause(900), tm.Ended(900))
+    assert effects == []
+    assert after == s
+
+
+def guarded() -> TurnState:
+    s, _ = run(fresh(), tm.ReplyBegins(), tm.Guard(True), tm.FirstSound())
+    assert s.floor is Floor.UNINTERRUPTIBLE
+    return s
+
+
+def test_words_over_an_uninterruptible_reply_wait_and_are_committed_after_it() -> None:
+    s, effects = run(guarded(), tm.Onset(100), tm.Pause(900))
+    assert kinds(effects) == ["Listen", "Transcribe"], "our voice goes on as loud as before"
+    s, effects = run(s, words(s), tm.Ended(900))
+    assert effects == []
+    s, effects = run(s, tm.ReplyOver())
+    assert kinds(effects) == ["Interrupt", "Commit"]
+    assert (s.caller, s.floor) == (Caller.SILENT, Floor.THINKING)
+
+
+def test_words_that_wait_and_go_on_are_one_turn() -> None:
+    s, _ = run(guarded(), tm.Onset(100), tm.Pause(900))
+    s, effects = run(s, words(s), tm.Ended(900), tm.Onset(2000))
+    assert kinds(effects) == ["Revise"]
+    s, _ = run(s, tm.Pause(3000), tm.ReplyOver(), tm.Ended(3000))
+    s, effects = run(s, words(s, "hello there friend"))
+    assert effects == [tm.Commit(TurnId("c", 0, 1), "hello there friend", 3000)]
+
+
+@pytest.mark.parametrize("speech", [Speech.NOTHING, Speech.BACKCHANNEL])
+def test_a_cough_over_an_uninterruptible_reply_is_forgotten(speech: Speech) -> None:
+    s, _ = run(guarded(), tm.Onset(100), tm.Pause(400))
+    s, effects = run(s, tm.Heard(s.turn, "mm-hm", speech, True), tm.Ended(400))
+    assert kinds(effects) == ["Dismiss"]
+    assert (s.caller, s.floor) == (Caller.SILENT, Floor.UNINTERRUPTIBLE)
+
+
+def test_a_guard_that_is_over_under_speech_lowers_our_voice_to_judge_it() -> None:
+    s, _ = run(guarded(), tm.Onset(100))
+    s, effects = run(s, tm.Guard(False))
+    assert kinds(effects) == ["Duck"]
+    s, effects = run(s, words(s, complete=False))
+    assert kinds(effects) == ["Interrupt"]
+    s, effects = run(guarded(), tm.Guard(False))
+    assert (s.floor, effects) == (Floor.SPEAKING, [])
+
+
+def test_a_guard_frees_a_hold() -> None:
+    s, _ = run(speaking(), tm.Onset(5000))
+    s, effects = run(s, tm.Guard(True))
+    assert kinds(effects) == ["Resume"]
+    assert s.floor is Floor.UNINTERRUPTIBLE
+
+
+def test_a_hold_while_thinking_is_silent_at_once_and_so_is_one_without_ducking() -> None:
+    _, effects = run(committed(), tm.Onset(1800))
+    assert kinds(effects) == ["Listen", "Hold"]
+    plain, _ = run(fresh(), tm.ReplyBegins(), tm.FirstSound())
+    _, effects = run(replace(plain, ducks=False), tm.Onset(1800))
+    assert kinds(effects) == ["Listen", "Hold"]
+
+
+def test_a_lowered_voice_stays_lowered_while_the_caller_pauses() -> None:
+    s, _ = run(speaking(), tm.Onset(5000), tm.Pause(5300))
+    after, effects = run(s, tm.Lasted())
+    assert (after, effects) == (s, [])
+
+
+def test_one_word_of_a_sentence_waits_for_the_next_transcript_but_not_for_ever() -> None:
+    s, _ = run(speaking(), tm.Onset(5000))
+    unsure = tm.Heard(s.turn, "the", Speech.UNSURE, False)
+    after, effects = run(s, unsure)
+    assert (after, effects) == (s, [])
+    s, effects = run(s, tm.Undecided())
+    assert kinds(effects) == ["Resume"]
+    s, effects = run(s, words(s, "the weather", complete=False))
+    assert kinds(effects) == ["Interrupt"], "a later transcript may still decide"
+
+
+def test_one_word_at_a_pause_is_a_turn() -> None:
+    s, _ = run(speaking(), tm.Onset(5000), tm.Pause(5300))
+    s, effects = run(s, tm.Heard(s.turn, "Tuesday", Speech.UNSURE, True), tm.Ended(5300))
+    assert kinds(effects) == ["Interrupt", "ThinkEarly", "Commit"]
+
+
+def test_a_key_cuts_the_reply_and_is_a_turn_of_its_own() -> None:
+    s, effects = run(speaking(), tm.Pressed(5000))
+    assert (s.floor, kinds(effects)) == (Floor.IDLE, ["Cut"])
+    s, effects = run(s, tm.Keyed("I pressed 1.", 7000))
+    assert effects == [tm.Commit(TurnId("c", 1), "I pressed 1.", 7000)]
+    assert s.floor is Floor.THINKING
+
+
+def test_a_key_under_judged_speech_makes_it_a_turn() -> None:
+    s, _ = run(speaking(), tm.Onset(5000))
+    s, effects = run(s, tm.Pressed(5200))
+    assert kinds(effects) == ["Interrupt"]
+    s, effects = run(s, tm.Keyed("I pressed 1.", 5300))
+    assert effects == [], "who speaks is heard first"
+
+
+@pytest.mark.parametrize("floor", [Floor.IDLE, Floor.UNINTERRUPTIBLE, Floor.DRAINING])
+def test_a_key_cuts_nothing_that_may_not_be_cut(floor: Floor) -> None:
+    s = fresh() if floor is Floor.IDLE else run(fresh(), tm.ReplyBegins(floor))[0]
+    assert run(s, tm.Pressed(100)) == (s, [])
+
+
+def test_a_second_reply_never_takes_the_floor_from_the_first() -> None:
+    s = speaking()
+    assert run(s, tm.ReplyBegins()) == (s, [])
+    s, _ = run(s, tm.ReplyBegins(Floor.DRAINING))
+    assert s.floor is Floor.DRAINING
+
+
+def test_a_goodbye_ends_a_hold_and_drops_the_caller() -> None:
+    s, _ = run(speaking(), tm.Onset(5000))
+    s, effects = run(s, tm.ReplyBegins(Floor.DRAINING))
+    assert kinds(effects) == ["Dismiss", "Resume"]
+    assert (s.caller, s.floor) == (Caller.SILENT, Floor.DRAINING)
+
+
+def test_a_turn_that_goes_on_for_ever_is_revised_but_no_longer_thought_early() -> None:
+    s, effects = run(fresh(), tm.Onset(0))
+    for i in range(20):
+        s, _ = run(s, tm.Pause(1000 * i + 500))
+        s, more = run(s, words(s), tm.Resumed())
+        effects += more
+    assert kinds(effects).count("Revise") == 20
+    assert kinds(effects).count("ThinkEarly") == s.max_revisions
+
+
+def test_a_turn_is_reopened_a_bounded_number_of_times() -> None:
+    s, effects = committed(), []
+    for i in range(20):
+        s, _ = run(s, tm.Onset(1000 * i + 1000))
+        s, more = run(s, words(s, complete=False), tm.Pause(1000 * i + 1500))
+        s, _ = run(s, words(s), tm.Ended(1000 * i + 1500))
+        effects += more
+        if s.turn.index:
+            break
+    assert kinds(effects).count("Reopen") == s.max_revisions
+    assert kinds(effects)[-1] != "Reopen"
 
 
 def test_mute_drops_what_was_being_said_and_frees_a_hold() -> None:
@@ -206,6 +349,14 @@ _EVENTS = st.sampled_from(
         "over",
         "mute",
         "unmute",
+        "unsure",
+        "lasted",
+        "undecided",
+        "guard",
+        "unguard",
+        "key",
+        "keyed",
+        "begin guarded",
     ]
 )
 
@@ -240,6 +391,22 @@ def _event(name: str, s: TurnState, ms: int) -> tm.Event:
             return tm.ReplyOver()
         case "mute":
             return tm.Mute(True)
+        case "unsure":
+            return tm.Heard(s.turn, "the", Speech.UNSURE, ms % 2 == 0)
+        case "lasted":
+            return tm.Lasted()
+        case "undecided":
+            return tm.Undecided()
+        case "guard":
+            return tm.Guard(True)
+        case "unguard":
+            return tm.Guard(False)
+        case "key":
+            return tm.Pressed(ms)
+        case "keyed":
+            return tm.Keyed("I pressed 1.", ms)
+        case "begin guarded":
+            return tm.ReplyBegins(Floor.UNINTERRUPTIBLE)
     return tm.Mute(False)
 
 
@@ -260,10 +427,12 @@ def test_any_sequence_keeps_the_rules(script: list[tuple[str, int]]) -> None:
                 commits.add(effect.turn)
             if isinstance(effect, tm.Reopen):
                 assert effect.old in commits
-            if isinstance(effect, tm.Hold):
+            if isinstance(effect, tm.Hold | tm.Duck):
                 held = True
-            if isinstance(effect, tm.Resume | tm.Interrupt | tm.Reopen):
+            if isinstance(effect, tm.Resume | tm.Interrupt | tm.Reopen | tm.Cut):
                 held = False
+            if isinstance(effect, tm.Interrupt | tm.Reopen | tm.Cut | tm.Duck | tm.Hold):
+                assert before.floor is not Floor.UNINTERRUPTIBLE or name in ("over", "unguard")
         if s.floor is Floor.HELD:
             assert held, "a held floor was announced"
         if before.floor is Floor.DRAINING and name != "mute":
@@ -273,7 +442,7 @@ def test_any_sequence_keeps_the_rules(script: list[tuple[str, int]]) -> None:
     # Whatever happened, silence and a finished reply bring the machine to rest.
     if s.floor is Floor.DRAINING or s.caller is Caller.MUTED:
         return
-    s, _ = run(s, tm.ReplyOver())
+    s, _ = run(s, tm.ReplyOver(), tm.ReplyOver())  # of a reply to words that had waited, too
     if s.caller is Caller.SPEAKING:
         s, _ = run(s, tm.Pause(ms + 100))
     if s.caller is Caller.PAUSED:

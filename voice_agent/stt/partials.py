@@ -1,6 +1,7 @@
 """When a partial transcript is worth its milliseconds. Pure; positions are samples of media time.
 
-While our agent speaks: once, `barge_in_ms` after the onset, to tell an interruption from "mm-hm".
+While our agent speaks: `barge_in_ms` after the onset, to tell an interruption from "mm-hm", and
+twice more `again_ms` apart if that is still undecided.
 At every VAD pause: that pass becomes the final if the caller is done. Else: when `interval_s` of
 new voice has come since the last pass.
 """
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from voice_agent.types import IN_RATE
+
+BARGE_IN_PASSES = 3
 
 
 class Why(StrEnum):
@@ -28,9 +31,10 @@ class PartialConfig:
     first_s: float = 1.5
     interval_s: float = 1.5
     barge_in_ms: int = 350
+    again_ms: int = 350
 
     def __post_init__(self) -> None:
-        if min(self.first_s, self.interval_s) <= 0 or self.barge_in_ms < 0:
+        if min(self.first_s, self.interval_s) <= 0 or min(self.barge_in_ms, self.again_ms) < 0:
             raise ValueError("intervals must be positive")
 
 
@@ -49,7 +53,7 @@ class PartialPolicy:
         self._seen = onset_sample  # voice up to here is in some pass
         self._new_voice = 0  # voiced samples after it
         self._timed = 0
-        self._barge_in_asked = False
+        self._n_asked = 0  # passes for a verdict on speech over ours
         self.n_partials = 0
 
     def due(
@@ -60,9 +64,10 @@ class PartialPolicy:
         if voiced:
             self._new_voice += end_sample - max(start_sample, self._seen)
         if agent_speaking:
-            if self._barge_in_asked or self._elapsed_ms(end_sample) < self._config.barge_in_ms:
+            wait_ms = self._config.barge_in_ms + self._n_asked * self._config.again_ms
+            if self._n_asked == BARGE_IN_PASSES or self._elapsed_ms(end_sample) < wait_ms:
                 return None
-            self._barge_in_asked = True
+            self._n_asked += 1
             return self._passed(end_sample, Why.BARGE_IN)
         wait_s = self._config.interval_s if self._timed else self._config.first_s
         if self._new_voice < wait_s * self.stretch * IN_RATE:

@@ -1,24 +1,79 @@
-"""English listener responses: sounds that ask the speaker to go on, not to stop."""
+"""English listener responses, and words that stop a speaker."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-_ALONE = frozenset(
+_SOUNDS = frozenset(
     [
         "mm", "mmm", "mhm", "mmhm", "mmhmm", "mm-hm", "mm-hmm", "mhmm", "hm", "hmm", "hmmm",
-        "uh-huh", "uhhuh", "huh", "uh", "um", "er", "ah", "ahh", "oh", "ooh", "yeah", "yep", "yup",
-        "yes", "ok", "okay", "right", "sure", "wow", "really", "alright", "i-see",
+        "uh-huh", "uhhuh", "huh", "uh", "um", "er", "erm", "ah", "ahh", "oh", "ooh",
     ]
 )  # fmt: skip
-_MAX_WORDS = 2
-_WORD = re.compile(r"[a-z][a-z'-]*")
+_WORDS = frozenset(
+    [
+        "yeah", "yep", "yup", "yes", "ok", "okay", "right", "sure", "wow", "really", "alright",
+        "i-see", "got-it", "exactly", "true", "cool", "great", "nice", "good", "fine", "indeed",
+        "of-course", "all-right", "go-on", "makes-sense",
+    ]
+)  # fmt: skip
+_ALONE = _SOUNDS | _WORDS
+_PHRASES = ("i see", "got it", "of course", "all right", "go on", "makes sense", "uh huh", "mm hm")
+_MAX_WORDS = 3
+_WORD = re.compile(r"[\w'-]+")
+
+STOP_WORDS = frozenset(
+    [
+        "stop", "wait", "hold on", "hang on", "excuse me", "one moment", "one second",
+        "just a moment", "just a second", "pause", "quiet", "shut up", "enough", "cancel", "no no",
+        "never mind",
+    ]
+)  # fmt: skip
+"""Whoever says one of these wants the floor now, whatever follows."""
 
 
-def is_backchannel(text: str) -> bool:
-    """True if every word of a short text is a listener response ("mm-hm", "oh okay", "I see")."""
-    flat = (
-        text.lower().replace("i see", "i-see").replace("uh huh", "uh-huh").replace("mm hm", "mm-hm")
-    )
-    words = _WORD.findall(flat)
-    return 0 < len(words) <= _MAX_WORDS and all(w in _ALONE for w in words)
+def _flat(text: str) -> str:
+    return " ".join(_WORD.findall(text.lower()))
+
+
+def n_words(text: str) -> int:
+    return len(_WORD.findall(text))
+
+
+def is_backchannel(text: str, more: Iterable[str] = ()) -> bool:
+    """True if every word of a short text is a listener response ("mm-hm", "oh okay", "I see").
+
+    more: further words or phrases that are.
+    """
+    flat = _flat(text)
+    own = [_flat(m) for m in more]
+    if flat and flat in own:
+        return True
+    for phrase in (*_PHRASES, *(o for o in own if " " in o)):
+        flat = re.sub(rf"\b{re.escape(phrase)}\b", phrase.replace(" ", "-"), flat)
+    words = flat.split()
+    known = _ALONE.union(o.replace(" ", "-") for o in own)
+    return 0 < len(words) <= _MAX_WORDS and all(w in known for w in words)
+
+
+def is_hesitation(text: str) -> bool:
+    """True if a short text is sounds alone ("um", "mm"): no answer to anything."""
+    words = _flat(text.replace("uh huh", "uh-huh").replace("mm hm", "mm-hm")).split()
+    return 0 < len(words) <= _MAX_WORDS and all(w in _SOUNDS for w in words)
+
+
+def has_stop_word(text: str, more: Iterable[str] = ()) -> bool:
+    """Whether the text begins with a word that stops a speaker, listener responses aside
+    ("okay, wait"). more: further words or phrases that do."""
+    words = _flat(text).split()
+    while words and words[0] in _ALONE | {"no", "please", "sorry", "hey", "but", "so", "just"}:
+        if _starts(words, more):
+            return True
+        words = words[1:]
+    return _starts(words, more)
+
+
+def _starts(words: list[str], more: Iterable[str]) -> bool:
+    text = " ".join(words) + " "
+    return any(text.startswith(_flat(s) + " ") for s in (*STOP_WORDS, *more))

@@ -1,0 +1,78 @@
+"""What speech over ours was: words, too little of them, an acknowledgement, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voice_agent.barge_in import BargeIn, Evidence, judge
+from voice_agent.turn_records import Speech
+
+pytestmark = pytest.mark.unit
+
+SPEAKING = Evidence("", complete=False, over_us=True, sounded=True, voice_ms=400)
+NOTHING, MM_HM, UNSURE, WORDS = (
+    Speech.NOTHING, Speech.BACKCHANNEL, Speech.UNSURE, Speech.WORDS,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "speaking", "thinking", "at_pause"),
+    [
+        ("", NOTHING, NOTHING, NOTHING),
+        ("Mm-hm.", MM_HM, MM_HM, MM_HM),
+        ("Yeah.", MM_HM, WORDS, MM_HM),
+        ("Oh, I see, right.", MM_HM, WORDS, MM_HM),
+        ("Stop", WORDS, WORDS, WORDS),
+        ("okay wait", WORDS, WORDS, WORDS),
+        ("Tuesday", UNSURE, WORDS, WORDS),
+        ("no Tuesday", WORDS, WORDS, WORDS),
+    ],
+)
+def test_verdicts(text: str, speaking: Speech, thinking: Speech, at_pause: Speech) -> None:
+    evidence = replace(SPEAKING, text=text)
+    assert judge(evidence, BargeIn()).speech is speaking
+    assert judge(replace(evidence, sounded=False), BargeIn()).speech is thinking
+    assert judge(replace(evidence, complete=True), BargeIn()).speech is at_pause
+
+
+@given(st.text("abc yeah stop mm-hm.", max_size=40), st.booleans(), st.booleans(), st.booleans())
+def test_a_complete_transcript_is_always_decided(
+    text: str, complete: bool, over_us: bool, sounded: bool
+) -> None:
+    judgement = judge(Evidence(text, complete, over_us, sounded, 500), BargeIn())
+    assert not (complete and judgement.speech is UNSURE)
+    assert over_us or judgement.speech is not UNSURE
+    assert (judgement.speech is NOTHING) == (not any(c.isalnum() or c in "-'" for c in text))
+    for word in text.split():
+        assert f" {word} " not in f" {judgement.why} " or word.isdigit()
+
+
+def test_more_words_may_be_asked_for_from_our_voice_than_from_our_thoughts() -> None:
+    settings = BargeIn(speaking_words=4, thinking_words=2)
+    evidence = replace(SPEAKING, text="is it far")
+    assert judge(evidence, settings).speech is UNSURE
+    assert judge(replace(evidence, sounded=False), settings).speech is WORDS
+    assert judge(replace(evidence, text="far", sounded=False), settings).speech is UNSURE
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"duck_db": -1.0},
+        {"hold_ms": -1},
+        {"decide_ms": 100},
+        {"speaking_words": 0},
+        {"greeting_guard_ms": -1},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(kwargs: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        BargeIn(**kwargs)  # type: ignore[arg-type]
+
+
+def test_a_lowered_voice_is_quieter_by_the_decibels_given() -> None:
+    assert BargeIn(duck_db=20.0).duck_gain == pytest.approx(0.1)

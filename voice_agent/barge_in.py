@@ -1,0 +1,113 @@
+"""What caller speech over our own thinking or speaking was: the evidence, the verdict, the reasons.
+
+Pure. A verdict is a `Speech`: words take the floor, an acknowledgement or nothing gives it back,
+and too little of a sentence that still goes on waits for the next transcript.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .languages.en.backchannel import has_stop_word, is_backchannel, is_hesitation, n_words
+from .turn_records import Speech
+
+
+@dataclass(frozen=True, slots=True)
+class BargeIn:
+    """How easily the caller stops us. Milliseconds of media time.
+
+    duck_db: how much our voice is lowered while a short sound of the caller is judged; 0: it is
+    silenced at once instead. hold_ms: a caller's voice that goes on this long after ours was
+    lowered is more than an acknowledgement, and ours is silenced. decide_ms: without a verdict by
+    then our voice goes on. speaking_words, thinking_words: words that a caller who has not paused
+    must have said to take the floor from our voice, and from an answer still being thought; a stop
+    word needs no second one, and at a pause any word is enough. greeting_guard_ms: the greeting's
+    beginning that nothing interrupts. acknowledgements, stop_words: more of the agent's own, to
+    those of its language.
+    """
+
+    duck_db: float = 12.0
+    hold_ms: int = 320
+    decide_ms: int = 1200
+    speaking_words: int = 2
+    thinking_words: int = 1
+    greeting_guard_ms: int = 0
+    acknowledgements: tuple[str, ...] = ()
+    stop_words: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.duck_db <= 60.0:
+            raise ValueError("duck_db must lie between 0 and 60")
+        if min(self.hold_ms, self.greeting_guard_ms) < 0:
+            raise ValueError("durations must not be negative")
+        if self.decide_ms < self.hold_ms:
+            raise ValueError("decide_ms must not be less than hold_ms")
+        if min(self.speaking_words, self.thinking_words) < 1:
+            raise ValueError("at least one word must be needed")
+
+    @property
+    def duck_gain(self) -> float:
+        return float(10 ** (-self.duck_db / 20))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A transcript of caller speech, and what was going on meanwhile.
+
+    complete: it covers everything up to a pause. over_us: it began while a reply of ours had the
+    floor and is not decided. sounded: that reply had been heard. voice_ms: from the first voiced
+    sample to now. ours: the words are what our own voice was saying (voice_agent/own_words.py).
+    """
+
+    text: str
+    complete: bool
+    over_us: bool
+    sounded: bool
+    voice_ms: int
+    ours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """reasons hold no word that was said: they may enter any log."""
+
+    speech: Speech
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def why(self) -> str:
+        return ", ".join(self.reasons)
+
+
+def judge(evidence: Evidence, settings: BargeIn) -> Judgement:
+    """The verdict. Without a reply of ours to stop, words are words and "okay" is an answer."""
+    words = n_words(evidence.text)
+    reasons = [
+        f"words:{words}",
+        "at_pause" if evidence.complete else "in_speech",
+        "speaking" if evidence.sounded else "thinking",
+        f"voice_ms:{evidence.voice_ms}",
+    ]
+
+    def verdict(speech: Speech, *more: str) -> Judgement:
+        return Judgement(speech, (*more, *reasons))
+
+    if not words:
+        return verdict(Speech.NOTHING, "no_words")
+    if evidence.ours:
+        return verdict(Speech.NOTHING, "own_speech")
+    if not evidence.over_us:
+        # Who stops speaking decides what "okay" was: to our silence it is an answer.
+        acknowledges = is_backchannel(evidence.text, settings.acknowledgements)
+        return verdict(Speech.BACKCHANNEL if acknowledges else Speech.WORDS)
+    if has_stop_word(evidence.text, settings.stop_words):
+        return verdict(Speech.WORDS, "stop_word")
+    if evidence.sounded:
+        if is_backchannel(evidence.text, settings.acknowledgements):
+            return verdict(Speech.BACKCHANNEL, "acknowledgement")
+    elif is_hesitation(evidence.text):  # nothing was said that "yes" could acknowledge
+        return verdict(Speech.BACKCHANNEL, "hesitation")
+    needed = settings.speaking_words if evidence.sounded else settings.thinking_words
+    if not evidence.complete and words < needed:
+        return verdict(Speech.UNSURE, "too_few_words")
+    return verdict(Speech.WORDS, "words")
