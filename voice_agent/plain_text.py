@@ -6,7 +6,10 @@ cut exactly at the last character heard.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+
+from .context import Declaration
 
 CHARS_PER_TOKEN = 3
 """Of the remote model, on the safe side: English has about four characters a token."""
@@ -25,8 +28,8 @@ class PlainTokenizer:
 class PlainChat:
     """A message is its text; the endpoint applies its model's own template."""
 
-    def system(self, text: str) -> list[int]:
-        return [ord(c) for c in text]
+    def system(self, text: str, tools: Sequence[Declaration] = ()) -> list[int]:
+        return [ord(c) for c in "".join([text, *map(json.dumps, tools)])]
 
     def user(self, text: str) -> list[int]:
         return [ord(c) for c in text]
@@ -39,3 +42,9 @@ class PlainChat:
 
     def assistant_close(self) -> list[int]:
         return []
+
+    def tool_calls(self, calls: Sequence[tuple[str, str]]) -> list[int]:
+        return [ord(c) for name, arguments in calls for c in name + arguments]
+
+    def tool_results(self, results: Sequence[str]) -> list[int]:
+        return [ord(c) for c in "\n".join(results)]

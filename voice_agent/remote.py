@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx2
@@ -18,7 +19,16 @@ from engine.sampling import SamplingParams
 from .clock import Clock
 from .config import RemoteSection
 from .context import Prompt, Role
-from .remote_wire import DONE, Chunk, RemoteError, chat_body, finish_of, parse_chunk, status_error
+from .remote_wire import (
+    DONE,
+    CallText,
+    Chunk,
+    RemoteError,
+    chat_body,
+    finish_of,
+    parse_chunk,
+    status_error,
+)
 from .scope import CancelScope
 from .think import Ahead, Source, Thought, ThoughtUsage
 
@@ -74,7 +84,7 @@ class RemoteThinker:
         deadline_s: float,
         scope: CancelScope,
     ) -> RemoteThinking:
-        body = chat_body(self.remote, prompt.messages, sampling)
+        body = chat_body(self.remote, prompt, sampling)
         return RemoteThinking(self.name, self.remote, self._client, body, self._clock, scope)
 
     def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:
@@ -87,9 +97,9 @@ class RemoteThinker:
     async def prepare(self, prefix: Prompt, *, agent: str, tenant: str) -> None:
         """A reply of one token: the endpoint answers, knows the model and the key, and has the
         agent's prefix in its cache if it keeps one. Raises RemoteError."""
-        question = Prompt((*prefix.messages, (Role.USER, "Hello.")), ())
+        question = replace(prefix, messages=(*prefix.messages, (Role.USER, "Hello.")), ids=())
         patient = self.remote.model_copy(update={"first_token_s": PREPARE_S, "stall_s": PREPARE_S})
-        body = chat_body(self.remote, question.messages, SamplingParams(max_tokens=1))
+        body = chat_body(self.remote, question, SamplingParams(max_tokens=1))
         scope = CancelScope(f"prepare {agent}")
         thinking = RemoteThinking(
             self.name, patient, self._client, body, self._clock, scope, may_be_empty=True
@@ -137,16 +147,18 @@ class RemoteThinking:
         try:
             if response.status_code != 200:
                 raise await self._refused(response)
-            finish = "stop"
+            finish, calls = "stop", CallText()
             async with aclosing(self._chunks(response, first_by_s)) as chunks:
                 async for chunk in chunks:
                     self._usage = chunk.usage or self._usage
                     finish = chunk.finish or finish
-                    if chunk.text:
+                    if text := chunk.text + calls.push(chunk.calls):
                         self._n_chunks += 1
-                        yield Thought(chunk.text, (), None)
+                        yield Thought(text, (), None)
             if self._scope.cancelled:
                 return
+            if text := calls.finish():
+                yield Thought(text, (), None)
             if not self._n_chunks and not self._may_be_empty:
                 raise self._error("answered without a word", "VA483")
             yield Thought("", (), finish_of(finish))
@@ -196,7 +208,7 @@ class RemoteThinking:
                     continue
                 chunk = parse_chunk(self._name, event.data)
                 yield chunk
-                if chunk.text:
+                if chunk.text or chunk.calls:
                     due_s = self._clock.now() + self._remote.stall_s
                 if chunk.finish is not None:
                     finished, due_s = True, self._clock.now() + USAGE_S

@@ -7,14 +7,15 @@ https://platform.openai.com/docs/api-reference/chat
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from engine.sampling import SamplingParams
+from engine.text.tools import CLOSE, OPEN
 
 from .config import RemoteSection
-from .context import Role
+from .context import Prompt, Role, ToolUse
 from .errors import InternalError
 from .think import ThoughtUsage
 
@@ -39,25 +40,26 @@ class RemoteError(InternalError):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One event of the stream. finish: the endpoint's own word."""
+    """One event of the stream. finish: the endpoint's own word. calls: its `tool_calls`."""
 
     text: str
     finish: str | None
     usage: ThoughtUsage | None
+    calls: tuple[Mapping[str, Any], ...] = ()
 
 
-def chat_body(
-    remote: RemoteSection, messages: Iterable[tuple[Role, str]], sampling: SamplingParams
-) -> dict[str, Any]:
+def chat_body(remote: RemoteSection, prompt: Prompt, sampling: SamplingParams) -> dict[str, Any]:
     """The request. Settings at rest are left out: hosted models refuse fields they do not know."""
     body: dict[str, Any] = {
         "model": remote.model,
-        "messages": [{"role": role.value, "content": text} for role, text in merged(messages)],
+        "messages": wire_messages(prompt.messages, dict(prompt.uses)),
         "stream": True,
         "stream_options": {"include_usage": True},
         "temperature": sampling.temperature,
         remote.limit_field: sampling.max_tokens,
     }
+    if prompt.tools:
+        body["tools"] = [dict(tool) for tool in prompt.tools]
     for name, at_rest in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0), ("seed", None)):
         value = getattr(sampling, name)
         if value != at_rest:
@@ -65,15 +67,67 @@ def chat_body(
     return body | remote.extra
 
 
-def merged(messages: Iterable[tuple[Role, str]]) -> list[tuple[Role, str]]:
-    """Neighbours of one role as one message: many chat templates want roles to alternate."""
-    out: list[tuple[Role, str]] = []
-    for role, text in messages:
-        if out and out[-1][0] is role:
-            out[-1] = (role, f"{out[-1][1]}\n{text}")
+def wire_messages(
+    messages: Iterable[tuple[Role, str]], uses: Mapping[int, tuple[ToolUse, ...]]
+) -> list[dict[str, Any]]:
+    """Neighbours of one role become one message: many chat templates want roles to alternate.
+
+    uses: the calls of the messages at these indices; the message after such a one is their results.
+    """
+    out: list[dict[str, Any]] = []
+    called: tuple[ToolUse, ...] = ()
+    for n, (role, text) in enumerate(messages):
+        if role is Role.TOOL:
+            out += [{"role": "tool", "tool_call_id": u.id, "content": u.result} for u in called]
+        elif called := uses.get(n, ()):
+            out.append(
+                {"role": "assistant", "content": text or None, "tool_calls": [*map(_call, called)]}
+            )
+        elif out and out[-1]["role"] == role.value and "tool_calls" not in out[-1]:
+            out[-1]["content"] += f"\n{text}"
         else:
-            out.append((role, text))
+            out.append({"role": role.value, "content": text})
     return out
+
+
+def _call(use: ToolUse) -> dict[str, Any]:
+    function = {"name": use.name, "arguments": use.arguments}
+    return {"id": use.id, "type": "function", "function": function}
+
+
+class CallText:
+    """Streamed calls of tools as the text a model of ours would write for them.
+
+    https://platform.openai.com/docs/api-reference/chat-streaming
+    """
+
+    def __init__(self) -> None:
+        self._open = False
+        self._index: object = None
+        self._empty = True
+
+    def push(self, deltas: Iterable[Mapping[str, Any]]) -> str:
+        """The next piece of text. deltas: `tool_calls` of one event."""
+        text = ""
+        for delta in deltas:
+            function = delta.get("function") or {}
+            index = delta.get("index", 0)
+            if not self._open or index != self._index:
+                text += self.finish()
+                name = json.dumps(str(function.get("name") or ""))
+                text += f'{OPEN}\n{{"name": {name}, "arguments": '
+                self._open, self._index, self._empty = True, index, True
+            arguments = str(function.get("arguments") or "")
+            self._empty = self._empty and not arguments.strip()
+            text += arguments if not self._empty else ""
+        return text
+
+    def finish(self) -> str:
+        """What closes the call that is open, if one is."""
+        if not self._open:
+            return ""
+        self._open = False
+        return ("{}" if self._empty else "") + f"}}\n{CLOSE}\n"
 
 
 def parse_chunk(name: str, data: str) -> Chunk:
@@ -89,7 +143,9 @@ def parse_chunk(name: str, data: str) -> Chunk:
             )
         choice: dict[str, Any] = next(iter(body.get("choices") or ()), {})
         delta = choice.get("delta") or {}
-        return Chunk(_text(delta.get("content")), choice.get("finish_reason"), _usage(body))
+        calls = tuple(dict(call) for call in delta.get("tool_calls") or ())
+        text = _text(delta.get("content"))
+        return Chunk(text, choice.get("finish_reason"), _usage(body), calls)
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as e:
         raise RemoteError(
             f"the language model {name!r} sent something that is no answer",

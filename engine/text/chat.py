@@ -16,7 +16,7 @@ from engine.errors import ModelError
 from engine.text.prompt import prompt_ids
 from engine.text.template import ChatTemplate, Message
 from engine.text.tokenizer import Tokenizer
-from engine.text.tools import knows_tools
+from engine.text.tools import CLOSE, OPEN, Tool, call_text, knows_tools, spelled_out
 
 _MARK = "\x02{}\x03"
 """Content no template contains."""
@@ -56,9 +56,20 @@ class ChatFormat:
         self.knows_tools = knows_tools(template)
         """Whether the template itself writes tools, as `engine.text.tools` reads their calls."""
 
-    def system(self, text: str) -> list[int]:
-        """The instructions; opens a dialogue (with the beginning-of-text token if there is one)."""
-        return self._segment(self._system, text)
+    def system(self, text: str, tools: Sequence[Tool] = ()) -> list[int]:
+        """The instructions; opens a dialogue (with the beginning-of-text token if there is one).
+
+        tools: told as the template tells them, or spelled out where it knows none.
+        """
+        if not tools:
+            return self._segment(self._system, text)
+        message = {"role": "system", "content": text}
+        if self.knows_tools:
+            ids = self.prompt([message], tools)
+            if ids[-len(self._open) :] == self._open:
+                return ids[: -len(self._open)]
+        (told,) = spelled_out([message], tools)
+        return self._segment(self._system, told["content"])
 
     def user(self, text: str) -> list[int]:
         """One message of the caller."""
@@ -67,6 +78,20 @@ class ChatFormat:
     def user_open(self, text: str) -> list[int]:
         """A message of the caller that may go on: without what ends it."""
         return self._segment(_Frame(self._user.before, ""), text)
+
+    def tool_calls(self, calls: Sequence[tuple[str, str]]) -> list[int]:
+        """What an answer that calls tools says: (name, arguments as JSON) each."""
+        ids: list[int] = []
+        for i, (name, arguments) in enumerate(calls):
+            frame = _Frame(("\n" if i else "") + OPEN + "\n", "\n" + CLOSE)
+            ids += self._segment(frame, call_text(name, arguments))
+        return ids
+
+    def tool_results(self, results: Sequence[str]) -> list[int]:
+        """The message with what the calls of the answer before gave, in their order."""
+        before, after = self._user.before + "<tool_response>\n", "\n</tool_response>"
+        between = "\n</tool_response>\n<tool_response>\n"
+        return self._segment(_Frame(before, after + self._user.after), between.join(results))
 
     def assistant_open(self) -> list[int]:
         """What precedes an answer: generation starts here."""

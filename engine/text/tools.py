@@ -66,6 +66,11 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": function["name"], "arguments": function["arguments"]}
 
 
+def call_text(name: str, arguments: str) -> str:
+    """What stands between the tags. arguments: a JSON object as text."""
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}'
+
+
 def _instructions(tools: Sequence[Tool]) -> str:
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     return (
