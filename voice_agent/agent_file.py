@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -19,12 +19,16 @@ from pydantic import (
     model_validator,
 )
 
+from voice_agent.barge_in import BargeIn
 from voice_agent.endpointing import PRESETS, TurnTaking
 from voice_agent.errors import UsageError
 from voice_agent.explain import explain
 from voice_agent.toml_lines import key_lines, line_of
+from voice_agent.tools.settings import ToolsSection
 
 DEFAULT = "default"
+RECOVERY = "Sorry, I didn't catch that. Could you say it again?"
+IDLE_PROMPTS = ("Are you still there?", "I can't hear you. Are you there?")
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
@@ -61,6 +65,30 @@ else:
     """A preset and any field of `TurnTaking`, all optional."""
 
 
+class _BargeInBase(_Part):
+    @model_validator(mode="after")
+    def _possible(self) -> _BargeInBase:
+        self.resolve()
+        return self
+
+    def resolve(self) -> BargeIn:
+        return BargeIn(**self.model_dump())
+
+
+if TYPE_CHECKING:
+    BargeInSettings = _BargeInBase
+else:
+    BargeInSettings = create_model(
+        "BargeInSettings",
+        __base__=_BargeInBase,
+        **{
+            f.name: (get_type_hints(BargeIn)[f.name], f.default)
+            for f in dataclasses.fields(BargeIn)
+        },
+    )
+    """Any field of `BargeIn`."""
+
+
 class SamplingSettings(_Part):
     """How the next word is chosen; temperature 0 is the likeliest one."""
 
@@ -75,7 +103,10 @@ class Limits(_Part):
     """When a call or a reply is over, whatever happens. Seconds and tokens."""
 
     max_call_s: float = Field(default=1800.0, gt=0)
-    idle_s: float = Field(default=60.0, gt=0)
+    idle_s: float = Field(default=20.0, gt=0)
+    """Silence on both sides before each idle prompt, and before the goodbye after the last one."""
+    silence_s: float = Field(default=600.0, gt=0)
+    """Without a word of the caller's, however loud it is there."""
     max_reply_tokens: int = Field(default=160, ge=1)
 
 
@@ -87,14 +118,20 @@ class AgentFile(_Part):
     greeting: str = ""
     speaks_first: bool = True
     goodbye: str = ""
+    recovery: str = Field(default=RECOVERY, min_length=1)
+    idle_prompts: tuple[str, ...] = IDLE_PROMPTS
+    phrases: tuple[str, ...] = ()
+    """What the agent will often say: their sound is made at start."""
     language: str = "en"
     voice: str = ""
     speed: float = Field(default=1.0, ge=0.5, le=2.0)
     tenant: str = Field(default="default", min_length=1)
     turn_taking: TurnTakingSettings = TurnTakingSettings()
+    barge_in: BargeInSettings = BargeInSettings()
     sampling: SamplingSettings = SamplingSettings()
     limits: Limits = Limits()
     lexicon: dict[str, str] = Field(default_factory=dict)
+    tools: ToolsSection = ToolsSection()
 
     @property
     def temperature(self) -> float:

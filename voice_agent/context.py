@@ -8,22 +8,39 @@ word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Role(StrEnum):
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+Declaration = Mapping[str, Any]
+"""A tool as OpenAI's requests tell it: `type` and `function` (name, description, parameters)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool that was called and what it gave. arguments: JSON text, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+    result: str
 
 
 class Chat(Protocol):
     """The parts of the engine's chat format used here; each returns ids of a *new segment* only."""
 
-    def system(self, text: str) -> list[int]: ...
+    def system(self, text: str, tools: Sequence[Declaration] = ()) -> list[int]: ...
     def user(self, text: str) -> list[int]: ...
     def user_open(self, text: str) -> list[int]:
         """A beginning of `user` for a message that goes on with more words."""
@@ -31,6 +48,11 @@ class Chat(Protocol):
 
     def assistant_open(self) -> list[int]: ...
     def assistant_close(self) -> list[int]: ...
+    def tool_calls(self, calls: Sequence[tuple[str, str]]) -> list[int]:
+        """What an answer says that makes these calls, (name, arguments) each."""
+        ...
+
+    def tool_results(self, results: Sequence[str]) -> list[int]: ...
 
 
 class Decoder(Protocol):
@@ -40,33 +62,54 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. ids: its segment, template tokens included."""
+    """One message. ids: its segment, template tokens included. uses: the tools it calls, for one
+    of ours; the message after it then has their results. interrupted: one of ours of which the
+    caller heard only this."""
 
     role: Role
     text: str
     ids: tuple[int, ...]
+    uses: tuple[ToolUse, ...] = ()
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What a reply is made from, in both forms: a remote model reads the messages (role, text), the
-    engine in this process the token ids of the same history."""
+    engine in this process the token ids of the same history.
+
+    uses: (index of a message of ours, the tools it calls); their results follow it as one message.
+    """
 
     messages: tuple[tuple[Role, str], ...]
     ids: tuple[int, ...]
+    tools: tuple[Declaration, ...] = ()
+    uses: tuple[tuple[int, tuple[ToolUse, ...]], ...] = ()
 
 
 class Conversation:
     """Owns one call's history. max_tokens: the model's context length less room for a reply."""
 
-    def __init__(self, chat: Chat, tokenizer: Decoder, instructions: str, max_tokens: int) -> None:
+    def __init__(
+        self,
+        chat: Chat,
+        tokenizer: Decoder,
+        instructions: str,
+        max_tokens: int,
+        tools: Sequence[Declaration] = (),
+    ) -> None:
         self._chat = chat
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
-        self.messages: list[Message] = [
-            Message(Role.SYSTEM, instructions, tuple(chat.system(instructions)))
-        ]
+        self._tools = tuple(tools)
+        self.messages: list[Message] = [self._opening(instructions)]
         self.dropped = 0
+
+    @property
+    def version(self) -> str:
+        """A digest of the instructions and tools as they stand: 12 hexadecimal digits."""
+        told = json.dumps([self.messages[0].text, self._tools], sort_keys=True, default=str)
+        return hashlib.sha256(told.encode()).hexdigest()[:12]
 
     @property
     def n_tokens(self) -> int:
@@ -74,13 +117,19 @@ class Conversation:
 
     def set_instructions(self, text: str) -> None:
         """Replace the system message; everything behind it has to be computed anew."""
-        self.messages[0] = Message(Role.SYSTEM, text, tuple(self._chat.system(text)))
+        self.messages[0] = self._opening(text)
+
+    def _opening(self, instructions: str) -> Message:
+        ids = self._chat.system(instructions, self._tools) if self._tools else None
+        return Message(Role.SYSTEM, instructions, tuple(ids or self._chat.system(instructions)))
 
     def prefix(self) -> Prompt:
         """What every prompt from here on starts with."""
         return Prompt(
             tuple((m.role, m.text) for m in self.messages),
             tuple(i for m in self.messages for i in m.ids),
+            self._tools,
+            tuple((n, m.uses) for n, m in enumerate(self.messages) if m.uses),
         )
 
     def prompt(self, user_text: str | None = None) -> Prompt:
@@ -90,7 +139,8 @@ class Conversation:
         if user_text is not None:
             messages = (*messages, (Role.USER, user_text))
             ids += self._chat.user(user_text)
-        return Prompt(messages, (*ids, *self._chat.assistant_open()))
+        ids += self._chat.assistant_open()
+        return replace(so_far, messages=messages, ids=tuple(ids))
 
     def opening(self, words: str) -> tuple[int, ...]:
         """What the next prompt begins with if the caller's message begins with `words`."""
@@ -109,7 +159,9 @@ class Conversation:
             return self.messages.pop().text
         return None
 
-    def add_assistant(self, ids: Sequence[int], text: str, heard_chars: int) -> str:
+    def add_assistant(
+        self, ids: Sequence[int], text: str, heard_chars: int, *, interrupted: bool = False
+    ) -> str:
         """Append what was heard of a reply; returns exactly the text that entered the history.
 
         ids: the reply's token ids as generated, none if another process made it; text: their
@@ -121,9 +173,41 @@ class Conversation:
         kept, kept_text = self.cut(ids, text, heard_chars)
         if not kept_text.strip():
             return ""
-        segment = [*self._chat.assistant_open(), *kept, *self._chat.assistant_close()]
-        self.messages.append(Message(Role.ASSISTANT, kept_text, tuple(segment)))
+        segment = (*self._chat.assistant_open(), *kept, *self._chat.assistant_close())
+        self.messages.append(Message(Role.ASSISTANT, kept_text, segment, interrupted=interrupted))
         return kept_text
+
+    def add_tools(
+        self,
+        uses: Sequence[ToolUse],
+        *,
+        said: Message | None = None,
+        call_ids: Sequence[int] = (),
+    ) -> None:
+        """Calls and their results, as a message of ours and one that answers it.
+
+        said: what was heard of the reply that made the calls; they join it if nothing came after.
+        call_ids: that reply as generated, if it was heard to its end.
+        """
+        heard, body = "", list[int]()
+        if said is not None and self.messages[-1] is said:
+            self.messages.pop()
+            heard, body = said.text, [*self._body(said), *self._tokenizer.encode("\n")]
+        if call_ids and (said is None or heard):
+            body = list(call_ids)
+        else:
+            body += self._chat.tool_calls([(use.name, use.arguments) for use in uses])
+        segment = (*self._chat.assistant_open(), *body, *self._chat.assistant_close())
+        results = [use.result for use in uses]
+        self.messages += [
+            Message(Role.ASSISTANT, heard, segment, tuple(uses)),
+            Message(Role.TOOL, "\n".join(results), tuple(self._chat.tool_results(results))),
+        ]
+
+    def _body(self, message: Message) -> list[int]:
+        """A message of ours without what the template puts around it."""
+        n_open, n_close = len(self._chat.assistant_open()), len(self._chat.assistant_close())
+        return list(message.ids[n_open : len(message.ids) - n_close])
 
     def cut(self, ids: Sequence[int], text: str, heard_chars: int) -> tuple[list[int], str]:
         """The longest prefix of ids whose text lies within text[:heard_chars]."""
@@ -140,15 +224,19 @@ class Conversation:
             lo -= 1  # a prefix that ends in the middle of a character
         return list(ids[:lo]), self._tokenizer.decode(ids[:lo])
 
-    def truncate_last(self, heard_chars: int) -> str:
-        """A client says less was heard than we counted: cut the last reply further."""
-        last = self.messages[-1]
-        if last.role is not Role.ASSISTANT or heard_chars >= len(last.text):
-            return last.text if last.role is Role.ASSISTANT else ""
-        self.messages.pop()
-        n_open, n_close = len(self._chat.assistant_open()), len(self._chat.assistant_close())
-        body = last.ids[n_open : len(last.ids) - n_close]
-        return self.add_assistant(body, last.text, heard_chars)
+    def truncate(self, said: Message, heard_chars: int) -> Message | None:
+        """A client says that less was heard of `said` than we counted: cut it further, even if the
+        caller's next words are there already. Returns what is left of it; one that is no longer in
+        the history, or has become part of a call of tools, stays as it is."""
+        at = next((i for i, m in enumerate(self.messages) if m is said), None)
+        if at is None or heard_chars >= len(said.text):
+            return said
+        after = self.messages[at + 1 :]
+        del self.messages[at:]
+        kept = self.add_assistant(self._body(said), said.text, heard_chars, interrupted=True)
+        left = self.messages[-1] if kept else None
+        self.messages += after
+        return left
 
     def make_room(self) -> bool:
         """At 70 % full, drop the oldest exchanges down to 50 %. True if the prefix changed.
@@ -159,10 +247,14 @@ class Conversation:
             return False
         changed = False
         while self.n_tokens > 0.5 * self._max_tokens and len(self.messages) > 3:
-            del self.messages[1]
-            self.dropped += 1
+            self._drop_oldest()
             changed = True
             while len(self.messages) > 3 and self.messages[1].role is Role.ASSISTANT:
-                del self.messages[1]
-                self.dropped += 1
+                self._drop_oldest()
         return changed
+
+    def _drop_oldest(self) -> None:
+        """The first message after the instructions; calls of tools go with their results."""
+        n = 2 if self.messages[1].uses else 1
+        del self.messages[1 : 1 + n]
+        self.dropped += n

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.sampling import SamplingParams
+from engine.text.tool_calls import CallArguments, CallBegins, Content, ToolCallReader
+from engine.text.tool_calls import Event as Written
+from engine.text.tools import OPEN
 
 from .clauses import ClauseSplitter
 from .clock import Clock
@@ -23,6 +26,7 @@ from .errors import InternalError, VoiceAgentError
 from .playout import Playout
 from .scope import CancelScope
 from .think import Source, Thinker, Thinking, ThoughtUsage
+from .tools.base import AskedCall
 from .trace import Mark, TurnTrace
 from .tts.base import AudioPiece, Clause
 from .types import ReplyId
@@ -51,6 +55,7 @@ class ReplyListener(Protocol):
 
     def reply_ready(self, reply: Reply) -> None: ...
     def reply_text(self, reply: Reply, clause: Clause) -> None: ...
+    def reply_asks(self, reply: Reply) -> None: ...
     def reply_produced(self, reply: Reply) -> None: ...
     def reply_failed(self, reply: Reply, error: Exception) -> None: ...
 
@@ -78,29 +83,45 @@ class Reply:
         listener: ReplyListener,
         trace: TurnTrace | None,
         deadline_s: float,
+        tools: frozenset[str] = frozenset(),
+        step: int = 0,
+        may_be_silent: bool = False,
     ) -> None:
+        """tools: names that the model may call. step: how many replies before this one asked for
+        them in a row. may_be_silent: nothing to say is no fault."""
         self.id = reply_id
         self.scope = scope
         self.trace = trace
         self.text = ""
+        self.written = ""  # as the model wrote it, calls of tools included
         self.ids: list[int] = []
+        self.calls: list[AskedCall] = []  # grows until `asks`
+        self.asks = False
+        self.step = step
+        self.released_s = 0.0
         self.finish: str | None = None
         self.n_clauses = 0
         self.spoken_words = 0
         self.audio_samples = 0
         self.user_text: str | None = None  # the text an early reply assumed
         self.fixed = False  # words of ours, not the model's (greeting, recovery, goodbye)
+        self.voices_early = True  # before the release: the first clause
+        self.failed = False  # no more comes; what was made of it is played to its end
         self._clock = clock
         self._playout = playout
         self._voiced = voiced
         self._listener = listener
         self._deadline_s = deadline_s
+        self._tools = tools
+        self._may_be_silent = may_be_silent
+        self._reader: ToolCallReader | None = None
         self._thinking: Thinking | None = None
         self._released = asyncio.Event()
         self._held_back: list[tuple[Clause, AudioPiece | None]] = []
         self._produced = False
         self._room = asyncio.Event()
         self._last_clause = -1  # text of a clause is announced once, with its first piece
+        self._last_sounded = -1
 
     # ------------------------------------------------------------ control
 
@@ -133,6 +154,7 @@ class Reply:
             if self._thinking is not None:
                 self._thinking.set_deadline(deadline_s)
         self._released.set()
+        self.released_s = self._clock.now()
         self._playout.begin(self.id)
         held, self._held_back = self._held_back, []
         for clause, piece in held:
@@ -178,7 +200,7 @@ class Reply:
         tenant: str,
         queue: asyncio.Queue[Clause | None],
     ) -> None:
-        splitter = self._voiced.splitter()
+        splitter = self._begin()
         self._mark(Mark.LLM_SUBMIT)
         self._thinking = thinker.think(
             prompt,
@@ -198,21 +220,58 @@ class Reply:
                 self.finish = thought.finish or self.finish
                 if thought.text:
                     self._mark(Mark.LLM_FIRST_TEXT)
-                    self.text += thought.text
-                    for clause in splitter.push(thought.text):
+                    for clause in splitter.push(self._to_say(thought.text)):
                         await self._queue_clause(queue, clause)
         if not self.scope.cancelled:
-            for clause in splitter.finish():
+            for clause in [*splitter.push(self._to_say(None)), *splitter.finish()]:
                 await self._queue_clause(queue, clause)
             self._mark(Mark.LLM_DONE)
+            if self.calls:
+                self.asks = True
+                self._listener.reply_asks(self)
         await queue.put(None)
+
+    def _begin(self) -> ClauseSplitter:
+        self.text, self.written, self.ids, self.calls = "", "", [], []
+        self._reader = ToolCallReader(self._tools) if self._tools else None
+        return self._voiced.splitter()
 
     def _start_over(self) -> ClauseSplitter:
         """Another backend answers; of the first one's text no clause was cut."""
-        self.text, self.ids = "", []
         if self.trace is not None:
             self.trace.marks.pop(Mark.LLM_FIRST_TEXT, None)
-        return self._voiced.splitter()
+        return self._begin()
+
+    def _to_say(self, written: str | None) -> str:
+        """What is to be heard of the next piece of model text; calls are taken out of it and kept.
+
+        None: nothing follows. Text after a call is dropped: the results will be spoken of instead.
+        """
+        self.written += written or ""
+        if self._reader is None:
+            self.text += written or ""
+            return written or ""
+        said = ""
+        events = self._reader.finish() if written is None else self._reader.push(written)
+        for event in events:
+            said += self._sort_out(event)
+        self.text += said
+        return said
+
+    def _sort_out(self, event: Written) -> str:
+        match event:
+            case CallBegins(_, name):
+                if self._thinking is not None:
+                    self._thinking.keep()
+                self.calls.append(AskedCall(name, ""))
+            case CallArguments(index, text):
+                call = self.calls[index]
+                self.calls[index] = AskedCall(call.name, call.arguments + text)
+            case Content(text) if not self.calls:
+                if OPEN not in text:
+                    return text
+                log.warning("a call of a tool could not be read", extra={"reply": str(self.id)})
+        return ""
 
     async def _queue_clause(self, queue: asyncio.Queue[Clause | None], clause: Clause) -> None:
         if self._thinking is not None:
@@ -227,9 +286,17 @@ class Reply:
         while (clause := await queue.get()) is not None:
             if self.scope.cancelled:
                 continue
-            if self.spoken_words and not self.released:
-                await self._released.wait()
+            if not self.released and clause.words:
+                await self._wait_for_release()
             await self._speak(clause)
+
+    async def _wait_for_release(self) -> None:
+        """Only the first clause is voiced early, and only where that is allowed."""
+        if self.spoken_words:
+            await self._released.wait()
+        elif not self.voices_early:
+            self._listener.reply_ready(self)
+            await self._released.wait()
 
     async def _speak(self, clause: Clause) -> None:
         self.n_clauses += 1
@@ -238,37 +305,38 @@ class Reply:
             return
         await self._wait_for_room()
         self.spoken_words += len(clause.words)
+        try:
+            if await self._sound(clause):
+                return
+            log.warning("a clause made no sound", extra={"reply": str(self.id)})
+        except VoiceAgentError as error:
+            if self._last_sounded == clause.index:
+                raise  # half of it is heard: it can't be said again
+            log.warning("a clause failed: %s", error, extra={"reply": str(self.id)})
+        if not await self._sound(clause):
+            raise InternalError("the voice made no sound", code="VA322")
+
+    async def _sound(self, clause: Clause) -> bool:
+        """Voice a clause. False if nothing of it can be heard."""
         async for piece in self._voiced.speaker.speak(
             clause, speed=self._voiced.speed, deadline_s=self.deadline_s, scope=self.scope
         ):
             if self.scope.cancelled:
-                return
-            self._mark(Mark.TTS_FIRST_AUDIO)
-            self._deliver(clause, piece)
+                return True
+            if len(piece.pcm):
+                self._last_sounded = clause.index
+                self._mark(Mark.TTS_FIRST_AUDIO)
+            if self._last_sounded == clause.index:
+                self._deliver(clause, piece)
+        return self.scope.cancelled or self._last_sounded == clause.index
 
     async def _wait_for_room(self) -> None:
         while self.released and self._playout.buffered_s >= AHEAD_S and not self.scope.cancelled:
             self._room.clear()
             await self._room.wait()
 
-    def say(
-        self, clauses: Sequence[tuple[Clause, Sequence[AudioPiece]]], ids: Sequence[int]
-    ) -> None:
-        """Speak what is ready: a greeting or a recovery made at start. ids: its tokens."""
-        self.fixed = True
-        self.ids = list(ids)
-        for clause, pieces in clauses:
-            self.text += clause.text
-            self.n_clauses += 1
-            self.spoken_words += len(clause.words)
-            if not pieces:
-                self._deliver(clause, None)
-            for piece in pieces:
-                self._deliver(clause, piece)
-        self._finish()
-
     async def recite(self, text: str, ids: Sequence[int]) -> None:
-        """Speak a fixed text whose sound is not made yet."""
+        """Speak words of ours: a greeting, a recovery. ids: their tokens."""
         self.fixed = True
         self.ids = list(ids)
         self.text = text
@@ -277,8 +345,14 @@ class Reply:
             for clause in [*splitter.push(text), *splitter.finish()]:
                 await self._speak(clause)
             self._finish()
-        except VoiceAgentError as error:
+        except Exception as error:
             self._fail(error)
+
+    def cut_short(self) -> None:
+        """Nothing more is made; it is over when what there is has been played."""
+        self.failed = True
+        self.scope.cancel()
+        self._playout.end(self.id)
 
     # ------------------------------------------------------------ hand-over to playout
 
@@ -305,7 +379,8 @@ class Reply:
     def _finish(self) -> None:
         if self.scope.cancelled:
             return
-        if not self.fixed and self.spoken_words == 0:
+        silent = not self.fixed and self.spoken_words == 0 and not self.calls
+        if silent and not self._may_be_silent:
             self._fail(InternalError("the reply had nothing to say aloud", code="VA320"))
             return
         self._produced = True

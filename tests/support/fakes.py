@@ -9,6 +9,7 @@ cuts behave as they do with real speech.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from engine.sampling import SamplingParams
 from voice_agent.agent import Call
 from voice_agent.agent_file import AgentFile, AgentShelf
-from voice_agent.context import Chat, Decoder, Prompt
+from voice_agent.context import Chat, Declaration, Decoder, Prompt
 from voice_agent.errors import InternalError
 from voice_agent.events import EndReason, Event
 from voice_agent.playout import Tick
@@ -67,6 +68,11 @@ def say(text: str, *, gap_ms: int = 0) -> Pcm16:
 
 def silence(ms: int) -> Pcm16:
     return np.zeros(IN_RATE * ms // 1000, np.int16)
+
+
+def tool_call(name: str, arguments: str = "{}") -> str:
+    """A call as a model writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
 def cough(ms: int) -> Pcm16:
@@ -134,10 +140,17 @@ class FakeTokenizer:
 
 
 class FakeChat:
-    SYSTEM, USER, OPEN, CLOSE = range(1_000_001, 1_000_005)
+    SYSTEM, USER, OPEN, CLOSE, TOOL = range(1_000_001, 1_000_006)
 
-    def system(self, text: str) -> list[int]:
-        return [self.SYSTEM, *map(ord, text), self.CLOSE]
+    def system(self, text: str, tools: Sequence[Declaration] = ()) -> list[int]:
+        names = "".join(f"[{tool['function']['name']}]" for tool in tools)
+        return [self.SYSTEM, *map(ord, text + names), self.CLOSE]
+
+    def tool_calls(self, calls: Sequence[tuple[str, str]]) -> list[int]:
+        return [ord(c) for call in calls for c in tool_call(*call)]
+
+    def tool_results(self, results: Sequence[str]) -> list[int]:
+        return [self.TOOL, *map(ord, "\n".join(results)), self.CLOSE]
 
     def user(self, text: str) -> list[int]:
         return [self.USER, *map(ord, text), self.CLOSE]
@@ -154,7 +167,9 @@ class FakeChat:
 
 def _flat(ids: Sequence[int]) -> str:
     chat = FakeChat
-    marks = {chat.SYSTEM: "<s>", chat.USER: "<u>", chat.OPEN: "<a>", chat.CLOSE: "|"}
+    marks = {
+        chat.SYSTEM: "<s>", chat.USER: "<u>", chat.OPEN: "<a>", chat.CLOSE: "|", chat.TOOL: "<t>",
+    }  # fmt: skip
     return "".join(marks.get(i) or chr(i) for i in ids)
 
 
@@ -229,7 +244,7 @@ class FakeThinker:
     ) -> FakeThinking:
         flat = _flat(prompt.ids)
         self.prompts.append(flat)
-        last_user = flat.rsplit("<u>", 1)[-1].split("|")[0]
+        last_user = re.split("<[ut]>", flat)[-1].split("|")[0]
         return FakeThinking(self, prompt, self.reply(last_user), scope)
 
     def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fakes import FakeChat, FakeTokenizer
-from voice_agent.context import Conversation, Role
+from voice_agent.context import Conversation, Role, ToolUse
 
 pytestmark = pytest.mark.unit
 
@@ -117,11 +117,31 @@ def test_truncate_cuts_the_last_reply_further() -> None:
     c = conversation()
     c.add_user("hello")
     c.add_assistant([ord(x) for x in "one two three"], "one two three", 13)
-    assert c.truncate_last(7) == "one two"
-    assert c.messages[-1].text == "one two"
-    assert c.truncate_last(100) == "one two"
-    assert c.truncate_last(0) == ""
+    said = c.truncate(c.messages[-1], 7)
+    assert said is c.messages[-1]
+    assert (said.text, said.interrupted) == ("one two", True)
+    assert c.truncate(said, 100) is said
+    assert c.truncate(said, 0) is None
     assert c.messages[-1].role is Role.USER
+
+
+def test_truncate_reaches_a_reply_behind_the_callers_next_words() -> None:
+    c = conversation()
+    c.add_user("hello")
+    c.add_assistant([ord(x) for x in "one two"], "one two", 7)
+    first = c.messages[-1]
+    c.add_user("more")
+    c.add_assistant([ord(x) for x in "three four"], "three four", 10, interrupted=True)
+    said = c.messages[-1]
+    c.add_user("stop")
+    assert said.interrupted
+    assert not first.interrupted
+    left = c.truncate(said, 5)
+    assert [m.text for m in c.messages[1:]] == ["hello", "one two", "more", "three", "stop"]
+    assert left is c.messages[4]
+    assert FakeTokenizer().decode(c.prefix().ids) == "Be brief.helloone twomorethreestop"
+    assert c.truncate(said, 0) is said, "what it was is no longer there"
+    assert len(c.messages) == 6
 
 
 def test_room_is_made_by_dropping_the_oldest_exchanges() -> None:
@@ -136,4 +156,40 @@ def test_room_is_made_by_dropping_the_oldest_exchanges() -> None:
     assert c.messages[0].role is Role.SYSTEM
     assert c.messages[1].role is Role.USER, "a history starts with the caller"
     assert c.messages[-1].text == "answer"
+    assert c.dropped > 0
+
+
+def test_calls_join_what_was_heard_of_the_reply_that_made_them() -> None:
+    c = Conversation(FakeChat(), FakeTokenizer(), "s", 1000, [{"function": {"name": "look"}}])
+    c.add_user("hi")
+    c.add_assistant([], "One moment.", 11)
+    said = c.messages[-1]
+    use = ToolUse("1", "look", "{}", "sunny")
+    c.add_tools([use], said=said)
+    assert [(m.role, m.text) for m in c.messages[2:]] == [
+        (Role.ASSISTANT, "One moment."), (Role.TOOL, "sunny"),
+    ]  # fmt: skip
+    prompt = c.prompt("and?")
+    assert prompt.uses == ((2, (use,)),)
+    assert FakeTokenizer().decode(prompt.ids).count("sunny") == 1
+
+
+def test_calls_do_not_join_words_of_another_reply() -> None:
+    c = Conversation(FakeChat(), FakeTokenizer(), "s", 1000)
+    c.add_assistant([], "Hello.", 6)
+    greeting = c.messages[-1]
+    c.add_tools([ToolUse("1", "look", "{}", "sunny")], call_ids=[1, 2])
+    assert c.messages[1] is greeting
+    assert [m.role for m in c.messages[2:]] == [Role.ASSISTANT, Role.TOOL]
+
+
+def test_calls_leave_a_full_history_together_with_their_results() -> None:
+    c = Conversation(FakeChat(), FakeTokenizer(), "s", 400)
+    for n in range(12):
+        c.add_user(f"question {n} about something")
+        c.add_tools([ToolUse(str(n), "look", "{}", "a result that is long")])
+        c.add_assistant([], "answer", 6)
+        c.make_room()
+        for i, message in enumerate(c.messages):
+            assert (message.role is Role.TOOL) == bool(c.messages[i - 1].uses)
     assert c.dropped > 0

@@ -17,12 +17,14 @@ import uvicorn
 import uvloop
 
 from gateway.app import create_app, uvicorn_config
-from gateway.config import GatewayConfig, check_bind, is_loopback
+from gateway.config import EchoModes, GatewayConfig, check_bind, is_loopback
+from gateway.media.echo import EchoMode
 from voice_agent.cli.console import progress
 from voice_agent.cli.runtime import begin, settle
 from voice_agent.cli.tls import self_signed
 from voice_agent.config import Config
 from voice_agent.errors import UsageError
+from voice_agent.library.parts import Parts
 from voice_agent.loading import load_stack
 from voice_agent.machine import own_names
 from voice_agent.models import data_dir
@@ -31,8 +33,8 @@ from voice_agent.stack import Stack
 EVERYWHERE = ("0.0.0.0", "::")
 
 
-def serve(config: Config) -> None:
-    """Run until SIGTERM or SIGINT, then drain. Blocking.
+def serve(config: Config, parts: Parts | None = None) -> None:
+    """Run until SIGTERM or SIGINT, then drain. Blocking. parts: of a program of one's own.
 
     Raises UsageError VA470 (port), and what checking, loading and starting raise.
     """
@@ -40,7 +42,7 @@ def serve(config: Config) -> None:
     with reserve(config.server.host, config.server.port) as sock:
         door = gateway_config(config, sock.getsockname()[1])
         check_bind(door)
-        uvloop.run(_serve(config, door, sock))
+        uvloop.run(_serve(config, door, sock, parts or Parts()))
 
 
 def gateway_config(config: Config, port: int) -> GatewayConfig:
@@ -57,6 +59,7 @@ def gateway_config(config: Config, port: int) -> GatewayConfig:
         allowed_origins=server.allowed_origins,
         max_calls=server.max_calls,
         max_http_replies=server.max_http_replies,
+        echo=EchoModes(**{name: EchoMode(mode) for name, mode in config.echo}),
     )
 
 
@@ -98,9 +101,9 @@ class Server(uvicorn.Server):
         yield
 
 
-async def _serve(config: Config, door: GatewayConfig, sock: socket.socket) -> None:
+async def _serve(config: Config, door: GatewayConfig, sock: socket.socket, parts: Parts) -> None:
     with progress() as stage:
-        stack = await load_stack(config, stage)
+        stack = await load_stack(config, stage, parts)
         stage("greetings and prompts", None)
         await stack.start()
     settle()
