@@ -35,16 +35,34 @@ WHOLE = frozenset(
 )  # fmt: skip
 """Answers that are complete alone."""
 
-DIGITS = frozenset(
+UNITS = frozenset(
     ["zero", "oh", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "double"]
 )
-PHONE_DIGITS = (7, 10, 11)  # a local number, one with its area code, one with a leading 1
+TENS = frozenset(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"])
+TEENS = frozenset(
+    [
+        "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen",
+        "eighteen", "nineteen",
+    ]
+)  # fmt: skip
+PHONE_DIGITS = (10, 11)  # with its area code; with a leading 1
+MAYBE_PHONE_DIGITS = 7  # a local number, or the beginning of a longer one
+CARD_DIGITS = (15, 16)
+ZIP_DIGITS = (5, 9)
 JOINTS = frozenset(["at", "dot", "underscore", "dash", "hyphen", "slash", "plus"])
 """Spoken punctuation of addresses: none ends one."""
 
 _WORD = re.compile(r"[\w']+")
-_ADDRESS = re.compile(r"\be-?mail( address)?( is|'s)\b|@")
+_ADDRESS = re.compile(
+    r"\be-?mail( address)?( is|'s)\b|@"
+    r"|\bat (gmail|yahoo|hotmail|outlook|icloud|proton|aol|[\w ]+ dot)\b"
+)
 _WHOLE_ADDRESS = re.compile(r"(\.|\bdot )(com|net|org|edu|gov|io|co|uk|us|info)[.?!]?$")
+_AS_IN = re.compile(r"\b[a-z] (as in|like in|for) \w+[.?!]?$")
+_CARD = re.compile(r"\bcard\b")
+_ZIP = re.compile(r"\b(zip|postal|post code)\b")
+_BEGUN = re.compile(r"(i'm|'re|'ve|'d|'ll|it's|that's|there's|what's|here's|can't|don't)$")
+GOES_ON, IS_WHOLE = -0.6, 0.3  # of something spelled
 
 
 def completion_cue(transcript: str) -> float:
@@ -64,26 +82,58 @@ def completion_cue(transcript: str) -> float:
     if words[-1] in FILLERS or any(tail.endswith(phrase) for phrase in PHRASES):
         return -0.9
     closed = text[-1] in ".?!"
-    if words[-1] in DANGLING:
+    if words[-1] in DANGLING or _BEGUN.search(words[-1]):
         # "What is that?" ends on such a word too: a question mark outweighs the suspicion.
         return -0.2 if text[-1] == "?" else (-0.5 if closed else -1.0)
     if text[-1] in ",;:":
         return -0.7
-    if words[-1] in JOINTS or _is_spelled(words, text):
-        return -0.6
+    if words[-1] in JOINTS:
+        return GOES_ON
+    if (spelled := _spelled(words, text)) is not None:
+        return spelled
     if text[-1] == "?":
         return 0.4
     return 0.3 if closed else -0.1
 
 
-def _is_spelled(words: list[str], text: str) -> bool:
-    """An address, or a number of at least three pieces, that is not whole yet."""
+def _spelled(words: list[str], text: str) -> float | None:
+    """The cue of an address or number that is being spelled; None: nothing is, or it may be whole.
+
+    A number is spelled in at least three pieces, or in two of five digits and more; two or four
+    digits with a ten among them are a count, a year or a time.
+    """
     if _ADDRESS.search(text):
-        return _WHOLE_ADDRESS.search(text) is None
-    pieces = list(itertools.takewhile(_is_piece, reversed(words)))
-    n = sum(len(p) if p.isdigit() else 1 for p in pieces)
-    return len(pieces) >= 3 and n not in PHONE_DIGITS
+        return IS_WHOLE if _WHOLE_ADDRESS.search(text) else GOES_ON
+    if _AS_IN.search(text):
+        return GOES_ON
+    pieces = list(itertools.takewhile(_is_piece, reversed(words)))[::-1]
+    n = _n_digits(pieces)
+    if all(len(p) == 1 and p.isalpha() for p in pieces) and len(pieces) < 3:
+        return None
+    if n < 5 and (len(pieces) < 3 or any(p in TENS or p in TEENS for p in pieces)):
+        return None
+    if _CARD.search(text):
+        return IS_WHOLE if n in CARD_DIGITS else GOES_ON
+    if n in PHONE_DIGITS or (_ZIP.search(text) and n in ZIP_DIGITS) or n in CARD_DIGITS:
+        return IS_WHOLE
+    if n == MAYBE_PHONE_DIGITS or len(pieces) < 2:
+        return None
+    return GOES_ON
 
 
 def _is_piece(word: str) -> bool:
-    return word.isdigit() or word in DIGITS or len(word) == 1
+    return word.isdigit() or len(word) == 1 or word in UNITS or word in TENS or word in TEENS
+
+
+def _n_digits(pieces: list[str]) -> int:
+    """Digits and letters that these stand for: "thirty four" is two, "double five" too."""
+    n, before = 0, ""
+    for piece in pieces:
+        if piece.isdigit():
+            n += len(piece)
+        elif piece in TENS or piece in TEENS:
+            n += 2
+        elif before not in TENS or piece in ("zero", "oh"):
+            n += 1
+        before = piece
+    return n
