@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError
@@ -28,19 +28,25 @@ from .events import (
     Event,
     ReplyStatus,
 )
+from .line import Line
+from .own_words import Echo
 from .playout import Tick
 from .scope import CancelScope
+from .silence import Due, Silence, SilenceLimits
 from .turns import Turns
 from .types import Frame, ReplyId
 
 if TYPE_CHECKING:
+    from .library.call import Call as Handle
     from .stack import AgentRuntime, Stack
 
 log = logging.getLogger(__name__)
 
 WATCH_S = 0.1
-RECOVERY_SPEECH_MS = 600
+SAY_POLL_S = 0.02
+LAST_WORDS_S = 5.0  # a transport that takes none of them for so long is gone
 MIN_MANUAL_MS = 100
+ALL_MS = 1 << 30
 
 
 class Call:
@@ -65,13 +71,29 @@ class Call:
         self._jobs: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Future[EndReason] | None = None
         self._end_reason: EndReason | None = None
-        self._started_s = self._active_s = self._clock.now()
+        self.listeners: list[Callable[[Event], None]] = []
+        """Told of every event besides the transport."""
+        self.script: Callable[[Handle], Awaitable[None]] | None = None
+        """Runs beside the call; cancelled when it ends."""
+        self._handle: Handle | None = None
+        self.line: Line | None = None
+        """What the transport can do besides carrying sound; set by one that can."""
+        limits = agent.file.limits
+        self._limits = SilenceLimits(
+            limits.idle_s, limits.silence_s, limits.max_call_s, len(agent.idle_prompts)
+        )
+        self._started_s = self._clock.now()
+        self._silence = Silence(self._limits, self._started_s)
 
     # ------------------------------------------------------------ transport side
 
     def hear(self, frame: Frame) -> None:
         """20 ms of the caller. Never blocks."""
         self._turns.ear.hear(frame)
+
+    def tell_echo(self, echo: Echo, note: str) -> None:
+        """The transport found out whether the line sends our own voice back."""
+        self._turns.echo, self._turns.echo_note = echo, note
 
     def tick(self) -> Tick:
         """The next 20 ms for the caller, silence included. Called once per 20 ms of playback."""
@@ -81,14 +103,15 @@ class Call:
     def idle(self) -> bool:
         """Nobody speaks, nothing is being thought, transcribed or said."""
         silent = self._turns.state.caller in (tm.Caller.SILENT, tm.Caller.MUTED)
-        return silent and self._turns.mouth.reply is None
+        return silent and self._turns.mouth.reply is None and not self._turns.tools.busy
 
     async def run(self) -> EndReason:
         """The whole life of the call. Cancelling it means that the transport was lost."""
         self._ended = asyncio.get_running_loop().create_future()
         if self._end_reason is not None:
             self._ended.set_result(self._end_reason)
-        self._started_s = self._active_s = self._clock.now()
+        self._started_s = self._clock.now()
+        self._silence = Silence(self._limits, self._started_s)
         reason = EndReason.TRANSPORT_LOST
         self.emit(CallStarted(self.id, self._agent.file.name))
         try:
@@ -100,7 +123,7 @@ class Call:
             self.fault(fault, fatal=True)
         finally:
             self._group = None
-            self._turns.mouth.withdraw()
+            self._turns.end()
             self._turns.hearing.clear()
             self._stack.thinker.forget(self.id)
             logs.call_ended(
@@ -120,10 +143,15 @@ class Call:
             if self._agent.greeting is not None:
                 self._turns.apply(tm.ReplyBegins())
                 self._turns.mouth.say(self._agent.greeting)
+                guard_ms = self._turns.barge_in.greeting_guard_ms
+                # That a call is recorded is heard to its end.
+                self._turns.watch.guard(ALL_MS if self._stack.announcement else guard_ms)
             self._turns.expect()
+            if self.script is not None:
+                self.spawn(_as_job(self.script(self.handle)))
             reason = await ended
             self._group = None  # nothing new starts
-            self._turns.mouth.withdraw()
+            self._turns.end()
             for job in (*jobs, *self._jobs):
                 job.cancel()
         return reason
@@ -143,9 +171,57 @@ class Call:
         if self._agent.goodbye is None:
             self.hang_up(reason)
             return
-        self._turns.mouth.withdraw()
-        self._turns.apply(tm.ReplyBegins(tm.Floor.DRAINING))
+        self._turns.end()
         self._turns.mouth.say(self._agent.goodbye)
+
+    def end_politely(self, reason: EndReason) -> None:
+        """What is being said is played to its last sample, else the goodbye; then the call ends."""
+        if self._end_reason is None and self._turns.mouth.sounding:
+            self._end_reason = reason
+            self._turns.apply(tm.ReplyBegins(tm.Floor.DRAINING))
+        else:
+            self.say_goodbye(reason)
+
+    @property
+    def handle(self) -> Handle:
+        """The call as scripts and tools of an operator's own have it."""
+        if self._handle is None:
+            from .library.call import Call as Handle
+
+            self._handle = Handle(self)
+        return self._handle
+
+    async def say(self, text: str) -> None:
+        """Words of the operator's, as soon as nobody speaks; returns when they are over."""
+        speech = self._stack.fixed(text)
+        while True:
+            await self._turns.mouth.silent()
+            if self._turns.state.caller in (tm.Caller.SILENT, tm.Caller.MUTED):
+                break
+            await asyncio.sleep(SAY_POLL_S)
+        self._turns.mouth.cancel_early()
+        self._turns.apply(tm.ReplyBegins())
+        self._turns.mouth.say(speech)
+        await self._turns.mouth.silent()
+
+    async def transfer(self, target: str) -> None:
+        """What is being said is played to its end, then the line hands the caller on.
+
+        Raises UsageError VA115 where the transport has no such line, and what the line raises.
+        """
+        line = self._able_line()
+        await self._turns.mouth.silent()
+        await line.transfer(target)
+        self.hang_up(EndReason.TRANSFERRED)
+
+    async def send_dtmf(self, keys: str) -> None:
+        """Raises like `transfer`."""
+        await self._able_line().send_dtmf(keys)
+
+    def _able_line(self) -> Line:
+        if self.line is None:
+            raise UsageError("this kind of call cannot do that", code="VA115")
+        return self.line
 
     # ------------------------------------------------------------ client control
 
@@ -187,7 +263,7 @@ class Call:
     ) -> None:
         """Change the call for replies that start from now on. After UsageError nothing changed."""
         if instructions is not None:
-            self._stack.check_instructions(instructions)
+            self._stack.check_instructions(instructions, self._agent.tools)
         self._turns.mouth.configure(
             voice=voice,
             speed=speed,
@@ -216,7 +292,7 @@ class Call:
             self._turns.conversation.add_assistant(ids, text, len(text))
         else:
             raise UsageError(f"unknown role {role!r}: use user, system or assistant", code="VA111")
-        self._active_s = self._clock.now()
+        self.words()
         self._turns.expect()
 
     def respond(self, instructions: str | None = None) -> bool:
@@ -227,6 +303,8 @@ class Call:
             self._turns.asked_to_respond = instructions or ""
             return True
         self._turns.mouth.cancel_early()
+        self._turns.tools.interrupted()
+        self._turns.tools.before_answer()
         self._turns.apply(tm.ReplyBegins())
         self._turns.answer(None, instructions)
         return True
@@ -235,9 +313,22 @@ class Call:
         """The client withdraws the reply being made or spoken; heard words stay in the history."""
         self._turns.mouth.cancel_early()
         if self._turns.mouth.reply is None:
-            return False
+            if not self._turns.tools.waiting:
+                return False
+            self._turns.tools.interrupted()
+            self._turns.apply(tm.ReplyOver())
+            return True
         self._turns.mouth.over(ReplyStatus.CANCELLED)
         return True
+
+    def press(self, key: str) -> None:
+        """The caller pressed a key (DTMF): "0" to "9", "*", "#", "A" to "D". It ends what we are
+        saying; the keys become a turn after "#" or two seconds without one.
+
+        Raises UsageError VA116.
+        """
+        self.words()
+        self._turns.watch.press(key)
 
     def truncate(self, reply: ReplyId, audio_ms: int) -> int:
         """The client played only audio_ms of `reply`; the smaller of its and our position wins.
@@ -245,6 +336,11 @@ class Call:
         Returns the ms that count. Raises UsageError past what was sent, or for an older reply.
         """
         return self._turns.mouth.truncate(reply, audio_ms)
+
+    def playing_behind(self, ms: int) -> None:
+        """The client measured how much later than sent our sound is heard: its buffer and its
+        loudspeaker. Until it says so, what the transport was opened with counts."""
+        self._turns.mouth.playing_behind(ms)
 
     def use_manual_turns(self, on: bool) -> None:
         """On: no turn detection; everything heard until `commit_audio` is one turn."""
@@ -290,7 +386,11 @@ class Call:
 
     def touch(self) -> None:
         """Something happened: the call is not idle."""
-        self._active_s = self._clock.now()
+        self._silence.active(self._clock.now())
+
+    def words(self) -> None:
+        """The caller said something, or pressed or typed it: they are there."""
+        self._silence.words(self._clock.now())
 
     def reply_ended(self) -> None:
         """A reply has left to its last sample or was cut; after the last words, hang up."""
@@ -298,10 +398,11 @@ class Call:
             self.hang_up(self._end_reason)
 
     def emit(self, event: Event) -> None:
-        try:
-            self._on_event(event)
-        except Exception:  # a transport's fault must not stop the conversation's state
-            log.exception("event handler failed", extra={"call": self.id})
+        for told in (self._on_event, *self.listeners):
+            try:
+                told(event)
+            except Exception:  # a listener's fault must not stop the conversation's state
+                log.exception("event handler failed", extra={"call": self.id})
 
     def fault(self, error: Exception, *, fatal: bool = False) -> None:
         """Tell the caller. Errors without a code of ours get the one of their kind."""
@@ -334,21 +435,35 @@ class Call:
 
     async def _watch(self) -> None:
         """Time-outs that no audio event would trigger."""
-        limits = self._agent.file.limits
         while True:
             await asyncio.sleep(WATCH_S)
             now = self._clock.now()
             self._turns.mouth.watch(now)
             self._turns.hearing.watch(now)
-            if (
-                self._turns.state.caller is tm.Caller.SPEAKING
-                or self._turns.mouth.reply is not None
-            ):
-                self._active_s = now
-            if now - self._started_s > limits.max_call_s:
-                self.say_goodbye(EndReason.MAX_DURATION)
-            elif now - self._active_s > limits.idle_s:
+            self._turns.watch.look()
+            if self._end_reason is None:
+                self._look_at_silence(now)
+            elif now - self._turns.mouth.ticked_s > LAST_WORDS_S:
+                self.hang_up(self._end_reason)
+
+    def _look_at_silence(self, now: float) -> None:
+        turns, reply = self._turns, self._turns.mouth.reply
+        if reply is not None and not reply.fixed:
+            self._silence.answered(now)
+        elif not self.idle:
+            self._silence.active(now)
+        prompts = self._agent.idle_prompts
+        match self._silence.due(now):
+            case Due.PROMPT:
+                turns.prompt(prompts[self._silence.step - 1])
+            case Due.GOODBYE:
                 self.say_goodbye(EndReason.IDLE_TIMEOUT)
+            case Due.TIME_IS_UP:
+                self.say_goodbye(EndReason.MAX_DURATION)
+
+
+async def _as_job(work: Awaitable[None]) -> None:
+    await work
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

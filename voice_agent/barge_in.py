@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .languages.en.backchannel import has_stop_word, is_backchannel, is_hesitation, n_words
+from .own_words import Own
 from .turn_records import Speech
 
 
@@ -56,7 +57,7 @@ class Evidence:
 
     complete: it covers everything up to a pause. over_us: it began while a reply of ours had the
     floor and is not decided. sounded: that reply had been heard. voice_ms: from the first voiced
-    sample to now. ours: the words are what our own voice was saying (voice_agent/own_words.py).
+    sample to now. ours: whether the words are what our own voice was saying.
     """
 
     text: str
@@ -64,7 +65,7 @@ class Evidence:
     over_us: bool
     sounded: bool
     voice_ms: int
-    ours: bool = False
+    ours: Own = Own.NO
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def judge(evidence: Evidence, settings: BargeIn) -> Judgement:
 
     if not words:
         return verdict(Speech.NOTHING, "no_words")
-    if evidence.ours:
+    if evidence.ours is Own.YES:
         return verdict(Speech.NOTHING, "own_speech")
     if not evidence.over_us:
         # Who stops speaking decides what "okay" was: to our silence it is an answer.
@@ -102,6 +103,8 @@ def judge(evidence: Evidence, settings: BargeIn) -> Judgement:
         return verdict(Speech.BACKCHANNEL if acknowledges else Speech.WORDS)
     if has_stop_word(evidence.text, settings.stop_words):
         return verdict(Speech.WORDS, "stop_word")
+    if evidence.ours is Own.PERHAPS and not evidence.complete:
+        return verdict(Speech.UNSURE, "perhaps_own_speech")
     if evidence.sounded:
         if is_backchannel(evidence.text, settings.acknowledgements):
             return verdict(Speech.BACKCHANNEL, "acknowledgement")

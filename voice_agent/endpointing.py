@@ -42,7 +42,8 @@ class TurnTaking:
     sound. prior: P(complete) when nothing is known yet. cue_weight: log-odds that a full-strength
     cue of the words adds. concealed_ms: a run of concealed audio longer than this counts as
     silence, so that a lost network ends a turn. continuation_ms: how long after the end the
-    caller's next words still belong to it (used by the turn machine).
+    caller's next words still belong to it; max_revisions: how often a turn may go on before nothing
+    is thought early for it and its end is final (both used by the turn machine).
     """
 
     start_threshold: float = 0.5
@@ -58,6 +59,7 @@ class TurnTaking:
     cue_weight: float = 2.5
     concealed_ms: int = 1000
     continuation_ms: int = 1500
+    max_revisions: int = 8
 
     def __post_init__(self) -> None:
         if not 0.0 < self.end_threshold <= self.start_threshold < 1.0:
@@ -69,9 +71,9 @@ class TurnTaking:
         if not 0.0 < self.prior < 1.0:
             raise ValueError("prior must lie between 0 and 1")
         durations = (self.start_ms, self.resume_ms, self.concealed_ms, self.continuation_ms,
-                     self.sentence_ms, self.prepare_ms)  # fmt: skip
+                     self.sentence_ms, self.prepare_ms, self.max_revisions)  # fmt: skip
         if min(durations) < 0:
-            raise ValueError("durations must not be negative")
+            raise ValueError("durations and counts must not be negative")
 
     def silence_ms(self, p_complete: float, *, finished: bool = False) -> float:
         """The time-out for an estimate: continuous, falling, between the two limits.
@@ -120,6 +122,17 @@ class Edge:
     at_sample: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What an end of turn rested on: the silence, the time-out it had outlasted, the estimate that
+    the time-out came from, and what the words said (their log-odds are `cue_weight` times it)."""
+
+    silence_ms: float
+    timeout_ms: float
+    p_complete: float
+    evidence: float
+
+
 class _State(StrEnum):
     SILENT = "silent"
     SPEAKING = "speaking"
@@ -145,6 +158,7 @@ class Endpointer:
         self._evidence = 0.0
         self._preparing = False
         self._usual_pause_ms: float | None = None
+        self.ending: Ending | None = None  # of the last ENDED
 
     @property
     def config(self) -> TurnTaking:
@@ -279,6 +293,7 @@ class Endpointer:
         if self._silence < self.timeout_ms * _PER_MS:
             return []
         edge = Edge(EdgeKind.ENDED, self._last_voiced, self._at)
+        self.ending = Ending(self.silence_ms, self.timeout_ms, self.p_complete, self._evidence)
         self.reset()
         return [edge]
 

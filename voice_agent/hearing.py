@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import turn as tm
+from .barge_in import Evidence, judge
 from .ear import Ear
 from .errors import InternalError, VoiceAgentError
 from .events import Partial
-from .languages.en.backchannel import is_backchannel
+from .own_words import BEFORE_S, Own, own
+from .scope import CancelScope
 from .stt.base import Transcript
 from .stt.partials import PartialPolicy
 from .stt.streaming import Utterance
@@ -20,14 +25,13 @@ if TYPE_CHECKING:
     from .stack import Stack
     from .turns import Turns
 
-TRANSCRIPT_WITHIN_S = 5.0
+log = logging.getLogger(__name__)
+
 VOICED_PROB = 0.5
-
-
-def classify(transcript: Transcript) -> tm.Speech:
-    if not transcript.words:
-        return tm.Speech.NOTHING
-    return tm.Speech.BACKCHANNEL if is_backchannel(transcript.text) else tm.Speech.WORDS
+CONFIDENT_PROB = 0.8  # of a window: voice that should have been words
+WORDLESS_MS = 10_000  # voice for so long of which no word was understood is a noise
+SPARSE_MS, SPARSE = 6000, 0.8
+"""Sure voice from which on fewer words and digits a second are a noise; callers say twice that."""
 
 
 class Hearing:
@@ -42,6 +46,9 @@ class Hearing:
         self._turn: TurnId | None = None
         self._utterance: Utterance | None = None
         self._asked_s: float | None = None  # when the pass that must answer a pause was asked for
+        self._passes = CancelScope("no utterance")
+        self._confident = 0  # samples
+        self.own_speech = False  # the last transcript was our own voice coming back
 
     def start(self, turn: TurnId, onset_sample: int) -> None:
         self._turn = turn
@@ -50,6 +57,8 @@ class Hearing:
             self._ear.start_utterance(self._utterance, onset_sample)
         self._policy.begin(onset_sample)
         self._asked_s = None
+        self._passes = CancelScope(f"passes of {turn}")
+        self._confident = 0
 
     def revise(self, turn: TurnId) -> None:
         """The same utterance goes on as the next revision."""
@@ -60,6 +69,7 @@ class Hearing:
         self._turn = None
         self._utterance = None
         self._asked_s = None
+        self._passes.cancel()
         self._ear.drop_utterance()
 
     @property
@@ -76,12 +86,19 @@ class Hearing:
         heard = self._utterance.current
         return " ".join(heard.words[: max(heard.n_confirmed, len(heard.words) - 1)])
 
+    @property
+    def confident_ms(self) -> int:
+        """Of the utterance, what was surely voice."""
+        return self._confident * 1000 // IN_RATE
+
     # ------------------------------------------------------------ passes
 
     def on_window(self, window: VadWindow) -> None:
         """32 ms more were scored: run a partial pass if the policy wants one."""
         if self._utterance is None or self._turn is None:
             return
+        if window.prob >= CONFIDENT_PROB and not window.concealed:
+            self._confident += window.end_sample - window.start_sample
         state = self._turns.state
         if state.caller is not tm.Caller.SPEAKING or self._turns.manual:
             return
@@ -92,7 +109,7 @@ class Hearing:
             agent_speaking=state.candidate,
         )
         if why is not None:
-            self._turns.call.spawn(self._pass(self._turn, self._utterance, complete=False))
+            self._start_pass(self._turn, self._utterance, complete=False)
 
     def transcribe_pause(self, turn: TurnId) -> None:
         if self._utterance is None:
@@ -100,17 +117,24 @@ class Hearing:
         self._asked_s = self._clock.now()
         self._turns.trace_of(turn).mark(Mark.PAUSE, self._asked_s, force=True)
         self._policy.pause(self._ear.endpointer.last_voiced_sample, self._ear.samples)
-        self._turns.call.spawn(self._pass(turn, self._utterance, complete=True))
+        self._start_pass(turn, self._utterance, complete=True)
         if self._stack.smart_turn is not None and not self._turns.manual:
             self._turns.call.spawn(self._score(turn))
 
+    def _start_pass(self, turn: TurnId, utterance: Utterance, *, complete: bool) -> None:
+        self._turns.call.spawn(self._pass(turn, utterance, complete=complete), self._passes)
+
     async def _pass(self, turn: TurnId, utterance: Utterance, *, complete: bool) -> None:
-        transcript: Transcript | None = None
         try:
             deadline_s = self._clock.now() + self._stack.target_s
             transcript = await utterance.transcribe(deadline_s=deadline_s, pause=complete)
-        except VoiceAgentError as error:
+        except Exception as error:
+            if not isinstance(error, VoiceAgentError):
+                log.exception("recognition failed", extra={"call": self._turns.call.id})
             self._turns.call.fault(error)
+            transcript = utterance.current  # the words that earlier passes heard are not lost
+        if self._too_few(transcript.words):
+            transcript = replace(transcript, words=(), n_confirmed=0)
         if utterance is not self._utterance or turn != self._turn:
             return  # its words come again with the next pass
         self._publish(turn, transcript, complete)
@@ -118,22 +142,37 @@ class Hearing:
         if complete:
             self._turns.words_known()
 
-    def _publish(self, turn: TurnId, transcript: Transcript | None, complete: bool) -> None:
+    def _publish(self, turn: TurnId, transcript: Transcript, complete: bool) -> None:
         trace = self._turns.trace_of(turn)
         if complete:
             self._asked_s = None
             trace.mark(Mark.TRANSCRIPT, self._clock.now(), force=True)
         else:
             trace.partials += 1
-        if transcript is None:
-            self._turns.apply(tm.Heard(turn, "", tm.Speech.NOTHING, complete))
-            return
         trace.confirmed_words_at_end = transcript.n_confirmed
         if complete:
             self._ear.endpointer.set_evidence(transcript.text)
-        self._turns.apply(tm.Heard(turn, transcript.text, classify(transcript), complete))
-        if transcript.words and not self._turns.state.candidate and self._turn is not None:
+        self._turns.apply(self._judged(turn, transcript, complete))
+        if self.own_speech:
+            self._stack.own_speech_passes += 1
+        elif transcript.words:
+            self._turns.call.words()
+        if self.own_speech or self._turns.state.candidate or self._turn is None:
+            return
+        if transcript.words:
             self._turns.call.emit(Partial(self._turn, transcript.confirmed, transcript.tail))
+
+    def _judged(self, turn: TurnId, transcript: Transcript, complete: bool) -> tm.Heard:
+        state = self._turns.state
+        voice_ms = self._ear.now_ms - state.onset_ms
+        text = transcript.text
+        onset_s = self._ear.clock_at(state.onset_ms * IN_RATE // 1000)
+        said = self._turns.mouth.own_words.since(onset_s - BEFORE_S)
+        ours = Own.NO if self._turns.manual else own(text, said, self._turns.echo)
+        self.own_speech = ours is Own.YES
+        evidence = Evidence(text, complete, state.candidate, state.sounded, voice_ms, ours)
+        judgement = judge(evidence, self._turns.barge_in)
+        return tm.Heard(turn, text, judgement.speech, complete, judgement.why)
 
     async def _score(self, turn: TurnId) -> None:
         """How likely the caller is done, from the sound of it."""
@@ -147,14 +186,38 @@ class Hearing:
             self._ear.set_completion(p_complete)
 
     def watch(self, now_s: float) -> None:
-        """A pass that never answers must not leave the caller in silence."""
-        if self._asked_s is None or self._turn is None:
+        """A pass that never answers must not leave the caller in silence, nor must a noise."""
+        turn, utterance = self._turn, self._utterance
+        if turn is None or utterance is None:
             return
-        if now_s - self._asked_s < TRANSCRIPT_WITHIN_S or not self._turns.state.ended:
-            return
-        self._asked_s = None
-        self._turns.call.fault(InternalError("no transcript in time", code="VA310"))
-        self._turns.apply(tm.Heard(self._turn, "", tm.Speech.NOTHING, True))
+        if self._is_noise(utterance):
+            self._ear.endpointer.reset()
+            self._turns.apply(tm.Pause(self._ear.now_ms))
+            self._turns.apply(tm.Ended(self._ear.now_ms))
+            self._turns.apply(tm.Heard(turn, "", tm.Speech.NOTHING, True))
+        elif (
+            self._turns.state.ended
+            and self._asked_s is not None
+            and (now_s - self._asked_s >= self._stack.answer_within_s)
+        ):
+            self._turns.call.fault(InternalError("no transcript in time", code="VA310"))
+            self._publish(turn, utterance.current, True)
+
+    def _is_noise(self, utterance: Utterance) -> bool:
+        state = self._turns.state
+        if self._turns.manual or state.caller is not tm.Caller.SPEAKING:
+            return False
+        lasted_ms = self._ear.now_ms - state.onset_ms
+        words = utterance.current.words
+        return lasted_ms >= WORDLESS_MS and (not words or self._too_few(words))
+
+    def _too_few(self, words: Sequence[str]) -> bool:
+        """A recogniser hears a word here and there in any noise."""
+        said = len(words) + sum(char.isdigit() for word in words for char in word)
+        voice_s = self.confident_ms / 1000
+        return not self._turns.manual and (
+            self.confident_ms >= SPARSE_MS and said < SPARSE * voice_s
+        )
 
     # ------------------------------------------------------------ manual turns
 

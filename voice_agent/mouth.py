@@ -6,14 +6,16 @@ however it ends: there the history receives exactly what was heard.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import turn as tm
-from .context import Prompt
-from .errors import InternalError, UsageError
+from .context import Message, Prompt
+from .errors import InternalError, UsageError, VoiceAgentError
 from .events import ReplyDone, ReplyStarted, ReplyStatus, ReplyText, WordsHeard
+from .own_words import OwnWords
 from .playout import Playout, Tick
 from .reply import Reply, Voiced
 from .scope import CancelScope
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAX_BEHIND_MS = 4000
+"""A client that plays later than this has lost its line: Playout remembers no more."""
 RECOVERY_GAP_S = 10.0
 RECOVERIES_IN_A_ROW = 2
 _EARLY_MARKS = (
@@ -46,6 +50,7 @@ class Mouth:
         self._stack = stack
         self._agent = agent
         self._clock = stack.clock
+        self._least_behind_ms = lead_ms
         self._lead = lead_ms * OUT_RATE // 1000
         self._playout = Playout()
         self._voiced = Voiced(agent.speaker, agent.file.speed, agent.splitter)
@@ -55,9 +60,16 @@ class Mouth:
         self._early: Reply | None = None
         self._sounded = False
         self._last_audible_s = 0.0
+        self.ticked_s = self._clock.now()
+        """When the clock's owner last took a frame."""
         self._chars_heard = 0
+        self.own_words = OwnWords()
         self._last: ReplyId | None = None
-        self._answer_by_s: float | None = None
+        self._said: Message | None = None  # what was heard of it, as it stands in the history
+        self._cut_short = False
+        self._sound_by_s = 0.0  # when the reply must have been heard, or heard again
+        self.early_work = stack.early.open_call()
+        self._waiters: list[asyncio.Future[None]] = []
         self._recoveries = 0
         self._recovered_at_s = float("-inf")
 
@@ -66,37 +78,56 @@ class Mouth:
     def tick(self) -> Tick:
         """The next 20 ms for the caller, silence included."""
         tick = self._playout.tick()
+        self.ticked_s = self._clock.now()
         reply = self.reply
         if reply is None:
             return tick
         if tick.audible:
             self._last_audible_s = self._clock.now()
+            self._sound_by_s = self._last_audible_s + self._stack.answer_within_s
             if not self._sounded:
                 self._first_sound(reply)
         chars = self._playout.heard(self._lead).chars
         if chars > self._chars_heard:
+            self.own_words.add(
+                self._clock.now(), reply.text[self._chars_heard : chars], reply.text[chars:]
+            )
             self._chars_heard = chars
             self._turns.call.emit(WordsHeard(reply.id, chars))
         if tick.finished == reply.id:
-            self.over(ReplyStatus.COMPLETED)
+            self.over(ReplyStatus.FAILED if reply.failed else ReplyStatus.COMPLETED)
         else:
             reply.on_tick()
         return tick
 
     def _first_sound(self, reply: Reply) -> None:
         self._sounded = True
-        self._answer_by_s = None
         if reply.trace is not None:
             reply.trace.mark(Mark.FIRST_SOUND, self._clock.now())
         if not reply.fixed:
             self._recoveries = 0
+        self._turns.tools.first_sound(reply)
         self._turns.apply(tm.FirstSound())
+
+    def duck(self, gain: float) -> None:
+        self._playout.duck(gain)
 
     def hold(self) -> None:
         self._playout.hold()
 
     def resume(self) -> None:
         self._playout.resume()
+
+    def playing_behind(self, ms: int) -> None:
+        """The client says how much later than sent our sound leaves its loudspeaker."""
+        self._lead = max(0, min(ms, MAX_BEHIND_MS)) * OUT_RATE // 1000
+
+    async def silent(self) -> None:
+        """Returns once no reply has the floor."""
+        while self.reply is not None:
+            over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(over)
+            await over
 
     # ------------------------------------------------------------ settings
 
@@ -124,7 +155,15 @@ class Mouth:
 
     # ------------------------------------------------------------ starting replies
 
-    def _new(self, turn: TurnId | None, trace: TurnTrace | None, deadline_s: float) -> Reply:
+    def _new(
+        self,
+        turn: TurnId | None,
+        trace: TurnTrace | None,
+        deadline_s: float,
+        *,
+        step: int = 0,
+        may_be_silent: bool = False,
+    ) -> Reply:
         reply_id = ReplyId(self._turns.call.id, self._n_replies, turn)
         self._n_replies += 1
         return Reply(
@@ -136,6 +175,9 @@ class Mouth:
             listener=self,
             trace=trace,
             deadline_s=deadline_s,
+            tools=self._turns.tools.names,
+            step=step,
+            may_be_silent=may_be_silent,
         )
 
     def _produce(self, reply: Reply, prompt: Prompt) -> None:
@@ -153,6 +195,8 @@ class Mouth:
         self.cancel_early()
         reply = self._new(trace.turn, trace, self._clock.now() + self._stack.target_s)
         reply.user_text = text
+        trace.early_refused = self.early_work.may_voice()
+        reply.voices_early = not trace.early_refused
         self._early = reply
         self._produce(reply, prompt)
 
@@ -173,13 +217,25 @@ class Mouth:
         self._give_floor(reply, trace)
         self._produce(reply, prompt)
 
+    def follow_up(
+        self,
+        turn: TurnId | None,
+        trace: TurnTrace | None,
+        prompt: Prompt,
+        *,
+        step: int,
+        spoken: bool,
+    ) -> None:
+        """The answer to results of tools. spoken: the turn has had words of ours already."""
+        deadline_s = self._clock.now() + self._stack.target_s
+        reply = self._new(turn, trace, deadline_s, step=step, may_be_silent=spoken)
+        self._give_floor(reply, trace)
+        self._produce(reply, prompt)
+
     def say(self, speech: FixedSpeech, trace: TurnTrace | None = None) -> None:
-        """Words of ours, made at start: greeting, recovery, goodbye."""
+        """Words of ours: greeting, recovery, goodbye; their sound is in the clause cache."""
         reply = self._new(trace.turn if trace else None, trace, self._clock.now())
         self._give_floor(reply, trace)
-        if speech.clauses is not None:
-            reply.say(speech.clauses, speech.ids)
-            return
         self._turns.call.spawn(reply.recite(speech.text, speech.ids), reply.scope)
 
     def may_recover(self) -> bool:
@@ -196,13 +252,22 @@ class Mouth:
         self.reply = reply
         self._sounded = False
         self._chars_heard = 0
-        self._answer_by_s = self._clock.now() + self._stack.answer_within_s
+        self._sound_by_s = self._clock.now() + self._stack.answer_within_s
         if trace is not None:
             trace.reply = reply.id
         self._turns.call.emit(ReplyStarted(reply.id))
-        reply.release(trace.deadline_s if trace is not None else None)
+        reply.release(trace.deadline_s if trace is not None and not reply.step else None)
         if self._turns.state.floor is tm.Floor.HELD:
             self._playout.hold()
+        if not self._turns.interruptible:
+            self._turns.apply(tm.Guard(True))
+        if reply.asks:
+            self._turns.tools.take(reply, sounded=False)
+
+    @property
+    def sounding(self) -> bool:
+        """A reply has the floor and its first sound has left."""
+        return self.reply is not None and self._sounded
 
     @property
     def thinks_early(self) -> bool:
@@ -222,8 +287,11 @@ class Mouth:
 
     def _waste(self, reply: Reply) -> None:
         reply.scope.cancel()
+        tokens, voice_s = _output_tokens(reply), reply.audio_samples / OUT_RATE
+        self.early_work.wasted(tokens=tokens, voice_s=voice_s)
         if reply.trace is not None:
-            reply.trace.wasted_tokens += _output_tokens(reply)
+            reply.trace.wasted_tokens += tokens
+            reply.trace.wasted_voice_ms += round(voice_s * 1000)
             for mark in _EARLY_MARKS:
                 reply.trace.marks.pop(mark, None)
 
@@ -242,7 +310,6 @@ class Mouth:
         reply, self.reply = self.reply, None
         if reply is None:
             return 0
-        self._answer_by_s = None
         if status is ReplyStatus.COMPLETED:
             chars, samples = len(reply.text), self._playout.heard().samples
         else:
@@ -252,10 +319,19 @@ class Mouth:
         if limit_ms is not None:
             at = self._playout.heard_at(reply.id, limit_ms * OUT_RATE // 1000)
             chars, samples = min(chars, at.chars), min(samples, at.samples)
-        kept = self._turns.conversation.add_assistant(reply.ids, reply.text, chars)
-        self._last = reply.id
+        if reply.trace is not None and not reply.fixed:
+            unheard = max(0, reply.audio_samples - samples)
+            reply.trace.unheard_voice_ms += unheard * 1000 // OUT_RATE
+        conversation, tools = self._turns.conversation, self._turns.tools
+        self._cut_short = status is not ReplyStatus.COMPLETED
+        kept = conversation.add_assistant(
+            reply.ids, reply.written or reply.text, chars, interrupted=self._cut_short
+        )
+        self._last, self._said = reply.id, conversation.messages[-1] if kept else None
+        finish_trace = not tools.continues(reply, status) and finish_trace
         if reply.trace is not None:
             self._close_trace(reply, reply.trace, status, kept, finish_trace)
+        tools.reply_over(reply, status, self._said)
         usage = reply.usage
         self._turns.call.emit(
             ReplyDone(
@@ -270,6 +346,10 @@ class Mouth:
             )
         )
         self._turns.reply_over(status)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         return chars
 
     def truncate(self, reply: ReplyId, audio_ms: int) -> int:
@@ -286,18 +366,24 @@ class Mouth:
         if audio_ms * OUT_RATE // 1000 > sent + OUT_RATE // 50:
             sent_ms = sent * 1000 // OUT_RATE
             raise UsageError(f"audio_end_ms {audio_ms} is past the {sent_ms} ms sent", code="VA113")
-        self._turns.conversation.truncate_last(at.chars)
-        self._turns.expect()
+        if self._cut_short:  # so much lay in the client's buffer, and will the next time
+            self._cut_short = False
+            self.playing_behind(max(self._least_behind_ms, (sent - at.samples) * 1000 // OUT_RATE))
+        if self._said is not None:
+            self._said = self._turns.conversation.truncate(self._said, at.chars)
+            self._turns.expect()
         return at.samples * 1000 // OUT_RATE
 
     def _close_trace(
         self, reply: Reply, trace: TurnTrace, status: ReplyStatus, heard: str, finish: bool
     ) -> None:
-        trace.reply_text, trace.heard = reply.text, heard
+        trace.reply_text = f"{trace.reply_text} {reply.text}".strip()
+        trace.heard = f"{trace.heard} {heard}".strip()
         trace.interrupted = status is ReplyStatus.INTERRUPTED
         if trace.interrupted and self._sounded:
             trace.mark(Mark.LAST_FRAME, self._last_audible_s)
-        trace.clauses, trace.output_tokens = reply.n_clauses, _output_tokens(reply)
+        trace.clauses += reply.n_clauses
+        trace.output_tokens += _output_tokens(reply)
         if reply.usage is not None:
             trace.prompt_tokens = reply.usage.prompt_tokens
             trace.cached_tokens = reply.usage.cached_tokens
@@ -319,6 +405,13 @@ class Mouth:
         if reply is self.reply:
             self._turns.call.emit(ReplyText(reply.id, clause.text))
 
+    def reply_asks(self, reply: Reply) -> None:
+        """It is complete and calls tools. An early one waits for the release with them."""
+        if reply is self.reply:
+            self._turns.tools.take(reply, sounded=self._sounded)
+        elif reply is self._early and not reply.text.strip():
+            self._turns.early_answer_ready()
+
     def reply_produced(self, reply: Reply) -> None:
         """All of its audio is in playout; it ends when the last sample has left."""
 
@@ -330,22 +423,36 @@ class Mouth:
         if reply is not self.reply:
             return
         self._turns.call.fault(error)
+        if self._playout.buffered_s > 0:
+            reply.cut_short()
+        else:
+            self._give_up(reply, error)
+
+    def _give_up(self, reply: Reply, error: Exception) -> None:
+        """End it now. Who heard nothing hears a recovery, but no more than twice in a row."""
         trace, silent = reply.trace, not self._sounded
-        recover = silent and self._recoveries < RECOVERIES_IN_A_ROW and not reply.fixed
-        self.over(ReplyStatus.FAILED, finish_trace=not recover)
-        if recover:
+        self.over(ReplyStatus.FAILED, finish_trace=not silent)
+        recovers = silent and self._recoveries < RECOVERIES_IN_A_ROW and not reply.fixed
+        if recovers and self.reply is None:
             self._turns.apply(tm.ReplyBegins())
             self.recover(trace)
+        elif silent and trace is not None:
+            why = error.code if isinstance(error, VoiceAgentError) else type(error).__name__
+            self._turns.trace_done(trace, f"no_input: {why}")
 
     def watch(self, now_s: float) -> None:
-        """Commit to first sound is bounded: past it the caller is told, not left in silence."""
-        if self._answer_by_s is None or now_s < self._answer_by_s or self.reply is None:
+        """From commit to the first sound, and between two sounds of a reply, time is bounded: past
+        it the caller is told, not left in silence."""
+        reply = self.reply
+        if reply is None:
             return
-        if self._turns.state.floor is tm.Floor.HELD:
-            return
-        self._answer_by_s = None
-        error = InternalError("the answer made no sound in time", code="VA321")
-        self.reply_failed(self.reply, error)
+        held = self._turns.state.floor is tm.Floor.HELD
+        if self._sounded and (held or self._playout.buffered_s > 0):
+            self._sound_by_s = now_s + self._stack.answer_within_s
+        elif not held and now_s >= self._sound_by_s:
+            error = InternalError("the answer made no sound in time", code="VA321")
+            self._turns.call.fault(error)
+            self._give_up(reply, error)
 
 
 def _output_tokens(reply: Reply) -> int:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from . import logs
 from . import turn as tm
+from .decisions import explain
 from .ear import Ear
 from .endpointing import Edge, EdgeKind, Endpointer
 from .events import (
+    Decided,
     ReplyStatus,
     SpeechStarted,
     SpeechStopped,
@@ -21,15 +23,18 @@ from .events import (
     TurnReopened,
     TurnTraced,
 )
+from .floor_watch import FloorWatch
 from .hearing import Hearing
 from .mouth import Mouth
+from .own_words import Echo
+from .tools.desk import ToolDesk, Unsaid
 from .trace import Mark, TurnTrace
 from .types import IN_RATE, TurnId
 from .vad import VadWindow
 
 if TYPE_CHECKING:
     from .agent import Call
-    from .stack import AgentRuntime, Stack
+    from .stack import AgentRuntime, FixedSpeech, Stack
 
 RECOVERY_SPEECH_MS = 600
 
@@ -41,11 +46,18 @@ class Turns:
         self.call = call
         self._stack = stack
         self._tenant = agent.file.tenant
+        self._agent_name = agent.file.name
         self._clock = stack.clock
+        self.barge_in = agent.file.barge_in.resolve()
         self.state = tm.TurnState(
-            TurnId(call.id, -1), continuation_ms=agent.turn_taking.continuation_ms
+            TurnId(call.id, -1),
+            continuation_ms=agent.turn_taking.continuation_ms,
+            max_revisions=agent.turn_taking.max_revisions,
+            ducks=self.barge_in.duck_db > 0,
         )
-        self.conversation = stack.conversation(agent.file.instructions)
+        self.watch = FloorWatch(self, stack.clock, self.barge_in)
+        self.conversation = stack.conversation(agent.file.instructions, agent.tools)
+        self.tools = ToolDesk(self, stack, agent)
         endpointer = Endpointer(agent.turn_taking)
         self.ear = Ear(stack.vad, endpointer, self._clock, self._on_edge, self._on_window)
         self.hearing = Hearing(self, stack, self.ear)
@@ -53,9 +65,12 @@ class Turns:
         self._traces: dict[int, TurnTrace] = {}
         self._reopened = ""  # words of a re-opened message, to be joined by what follows
         self.asked_to_respond: str | None = None  # client's request that waits for a manual commit
+        self._reply_ending = False
         self.n_done = 0
+        self.echo = Echo.UNKNOWN  # of this line, and what the trace says about it
+        self.echo_note = ""
         self.auto_response = True
-        self.interruptible = True
+        self._interruptible = True
         self.manual = False
 
     def trace_of(self, turn: TurnId) -> TurnTrace:
@@ -67,8 +82,7 @@ class Turns:
         ms = edge.sample * 1000 // IN_RATE
         match edge.kind:
             case EdgeKind.ONSET:
-                if self.mouth.reply is None or self.interruptible:
-                    self.apply(tm.Onset(ms))
+                self.apply(tm.Onset(ms))
             case EdgeKind.PAUSE:
                 self.apply(tm.Pause(ms))
             case EdgeKind.RESUMED:
@@ -78,11 +92,38 @@ class Turns:
 
     def _on_window(self, window: VadWindow) -> None:
         self.hearing.on_window(window)
+        self.watch.look()
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether the caller's voice may stop ours. What is said over ours is answered after it."""
+        return self._interruptible
+
+    @interruptible.setter
+    def interruptible(self, on: bool) -> None:
+        self._interruptible = on
+        self.apply(tm.Guard(not on))
 
     def apply(self, event: tm.Event) -> None:
         self.state, effects = tm.step(self.state, event)
         for effect in effects:
+            self._note(event, effect)
             self._do(effect)
+
+    def _note(self, event: tm.Event, effect: tm.Effect) -> None:
+        """What is decided goes into the trace of its turn and of the turn being answered."""
+        ends = isinstance(effect, tm.Commit | tm.NoInput) and isinstance(event, tm.Ended | tm.Heard)
+        ending = self.ear.endpointer.ending if ends and not self.manual else None
+        now_s, turn = self._clock.now(), self.state.turn
+        decision = explain(event, effect, turn=turn, at_s=now_s, ending=ending)
+        reply = self.mouth.reply
+        answered = reply.trace if reply is not None else None
+        heard = isinstance(effect, tm.Listen)
+        own = self.trace_of(turn) if heard else self._traces.get(decision.turn.index)
+        for trace in (own, answered if answered is not own else None):
+            if trace is not None:
+                trace.decided(decision)
+        self.call.emit(Decided(decision))
 
     def _do(self, effect: tm.Effect) -> None:
         match effect:
@@ -102,12 +143,16 @@ class Turns:
                 self._commit(effect)
             case tm.NoInput():
                 self._no_input(effect)
+            case tm.Duck():
+                self.mouth.duck(self.barge_in.duck_gain)
             case tm.Hold():
                 self.mouth.hold()
             case tm.Resume():
                 self.mouth.resume()
             case tm.Interrupt(turn, onset_ms):
                 self._interrupt(turn, onset_ms)
+            case tm.Cut():
+                self._cut()
             case tm.Reopen():
                 self._reopen(effect)
             case tm.Dismiss(turn):
@@ -128,6 +173,10 @@ class Turns:
     def _think_early(self, turn: TurnId, text: str) -> None:
         if not self.auto_response or self.manual or self.mouth.reply is not None:
             return
+        if why := self.mouth.early_work.may_think():
+            self.trace_of(turn).early_refused = why
+            return
+        self.tools.before_answer()
         joined = self._joined(text)
         self.mouth.think_early(self.trace_of(turn), joined, self.conversation.prompt(joined))
 
@@ -136,7 +185,7 @@ class Turns:
         with may be computed before it is asked for, and what it lacks may go."""
         if not self.call.live or self.mouth.busy:
             return
-        answers = self.auto_response and not self.manual
+        answers = self.auto_response and not self.manual and self.mouth.early_work.thinks
         words = self._joined(self.hearing.likely_words if answers else "")
         ids = self.conversation.opening(words)
         ahead = self._stack.thinker.expect(ids, call=self.call.id, tenant=self._tenant)
@@ -144,6 +193,7 @@ class Turns:
             trace = self.trace_of(self.hearing.turn)
             trace.early_tokens += ahead.given
             trace.taken_back_tokens += ahead.taken_back
+            self.mouth.early_work.wasted(tokens=ahead.taken_back)
 
     def words_known(self) -> None:
         """Called by the hearing: the words of the pause were applied."""
@@ -157,9 +207,12 @@ class Turns:
         self.ear.answer_ready()
 
     def _commit(self, effect: tm.Commit) -> None:
+        self.tools.interrupted()
+        self.tools.before_answer()
         turn, text = effect.turn, self._joined(effect.text)
         trace = self._close_utterance(turn, effect.end_ms, text)
         self.conversation.add_user(text)
+        self.tools.answered()
         asked, self.asked_to_respond = self.asked_to_respond, None
         if asked is None and (self.manual or not self.auto_response):
             self.mouth.cancel_early()
@@ -189,16 +242,17 @@ class Turns:
 
     def _no_input(self, effect: tm.NoInput) -> None:
         self.mouth.cancel_early()
-        kept = self._reopened
+        kept, confident_ms = self._reopened, self.hearing.confident_ms
         trace = self._close_utterance(effect.turn, self.state.last_voiced_ms, kept)
         if kept:  # a re-opened message whose continuation had no words stands as it was
             self.conversation.add_user(kept)
             self.apply(tm.ReplyBegins())
             self.answer(trace, None)
         elif (
-            effect.speech_ms >= RECOVERY_SPEECH_MS
+            confident_ms >= RECOVERY_SPEECH_MS
             and self.auto_response
             and not self.manual
+            and not self.hearing.own_speech
             and self.mouth.may_recover()
         ):
             self.apply(tm.ReplyBegins())
@@ -213,13 +267,29 @@ class Turns:
             reply.trace.mark(Mark.BARGE_IN_ONSET, onset_s)
             reply.trace.mark(Mark.BARGE_IN_DECIDED, self._clock.now())
         self.mouth.over(ReplyStatus.INTERRUPTED)
+        if not self._reply_ending:
+            self.tools.interrupted()
         self.call.emit(SpeechStarted(turn, onset_ms))
+
+    def _cut(self) -> None:
+        reply = self.mouth.reply
+        if reply is not None and reply.trace is not None:
+            reply.trace.mark(Mark.BARGE_IN_DECIDED, self._clock.now())
+        self.mouth.over(ReplyStatus.INTERRUPTED)
+        self.tools.interrupted()
+
+    def end(self) -> None:
+        """Nobody is listened to and nothing more is begun."""
+        self.apply(tm.ReplyBegins(tm.Floor.DRAINING))
+        self.mouth.withdraw()
+        self.tools.interrupted()
 
     def _reopen(self, effect: tm.Reopen) -> None:
         """The caller goes on with what we had just committed."""
         self.ear.endpointer.learn_pause(float(effect.onset_ms - self.state.committed_end_ms))
         trace = self._traces.get(effect.old.index)
         heard = self.mouth.over(ReplyStatus.INTERRUPTED, finish_trace=False)
+        self.tools.interrupted(finish_trace=False)
         if heard == 0:  # take the message back; its words join what follows
             self._reopened = self.conversation.reopen_user() or ""
             self.call.emit(TurnReopened(effect.old))
@@ -242,18 +312,43 @@ class Turns:
         turn = trace.turn if trace is not None else None
         self.mouth.answer(turn, trace, self.conversation.prompt())
 
+    def prompt(self, speech: FixedSpeech) -> None:
+        """Ask a silent caller, unless a client decides when we speak."""
+        if self.auto_response and not self.manual and self.mouth.reply is None:
+            self.apply(tm.ReplyBegins())
+            self.mouth.say(speech)
+
+    def follow_up(self, unsaid: Unsaid) -> None:
+        """Called by the desk: results are in the history, and nobody speaks."""
+        self.apply(tm.ReplyBegins())
+        self.mouth.follow_up(
+            unsaid.turn,
+            unsaid.trace,
+            self.conversation.prompt(),
+            step=unsaid.step,
+            spoken=unsaid.spoken,
+        )
+
     def reply_over(self, status: ReplyStatus) -> None:
         """Called by the mouth when the reply with the floor ended; the history is up to date."""
         self.call.touch()
+        self._reply_ending = True  # a candidate that is left becomes a turn: nobody was cut
         self.apply(tm.ReplyOver())
+        self._reply_ending = False
+        if self.tools.waiting and self.state.caller in (tm.Caller.SILENT, tm.Caller.MUTED):
+            self.apply(tm.ReplyBegins())  # the floor stays ours until their results are spoken of
         self.conversation.make_room()
         self.expect()
         if status is not ReplyStatus.CANCELLED:
             self.call.reply_ended()
 
     def trace_done(self, trace: TurnTrace, outcome: str) -> None:
-        trace.outcome = outcome
+        trace.outcome, trace.echo = outcome, self.echo_note
+        trace.agent, trace.model = self._agent_name, self._stack.models.get(trace.backend, "")
+        trace.prompt_version = self.conversation.version
         self._traces.pop(trace.turn.index, None)
         self.n_done += 1
-        logs.turn_done(trace, content=self._stack.log_content)
+        logs.turn_done(trace, content=self._stack.content)
+        if self._stack.tracing is not None:
+            self._stack.tracing.turn(trace)
         self.call.emit(TurnTraced(trace))

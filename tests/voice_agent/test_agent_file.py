@@ -19,6 +19,7 @@ from voice_agent.agent_file import (
     load_agent,
     shipped_agent,
 )
+from voice_agent.barge_in import BargeIn
 from voice_agent.endpointing import PRESETS, TurnTaking
 from voice_agent.errors import UsageError
 
@@ -56,6 +57,12 @@ def test_overrides_of_a_preset(tmp_path: Path) -> None:
     assert taking.max_silence_ms == PRESETS["patient"].max_silence_ms
 
 
+def test_barge_in_is_the_agents_own(tmp_path: Path) -> None:
+    text = 'instructions="x"\n[barge_in]\nduck_db=6\nstop_words=["operator"]\n'
+    settings = load_agent(write(tmp_path, text)).barge_in.resolve()
+    assert settings == BargeIn(duck_db=6.0, stop_words=("operator",))
+
+
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
@@ -64,6 +71,8 @@ def test_overrides_of_a_preset(tmp_path: Path) -> None:
         ('instructions="x"\n[turn_taking]\nmin_silenc_ms=3\n', 3, "turn_taking.min_silence_ms"),
         ('instructions="""\na = 1\nspeed = 9\n"""\nspeed = 9\n', 5, "speed"),
         ('instructions="x"\n[turn_taking]\nmin_silence_ms=50\n', 2, "silences must satisfy"),
+        ('instructions="x"\n[barge_in]\nspeaking_words=0\n', 2, "at least one word"),
+        ('instructions="x"\n[barge_in]\nstop_word=["a"]\n', 3, "barge_in.stop_words"),
         ('instructions="x"\n[limits]\nidle_s = -1\n', 3, "limits.idle_s"),
         ('instructions=""\n', 1, "instructions"),
     ],
@@ -140,7 +149,7 @@ def test_no_good_version_at_all(tmp_path: Path) -> None:
 def test_every_key_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "CONFIG.md").read_text("utf-8")
     keys = set(AgentFile.model_fields) - {"name"}
-    keys |= {f.name for f in dataclasses.fields(TurnTaking)}
+    keys |= {f.name for kind in (TurnTaking, BargeIn) for f in dataclasses.fields(kind)}
     keys |= set(Limits.model_fields) | set(SamplingSettings.model_fields)
     missing = [k for k in keys if not re.search(rf"`?\b{k}\b", text)]
     assert missing == []
