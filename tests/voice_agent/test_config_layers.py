@@ -38,7 +38,8 @@ def value(loaded: Loaded, name: str) -> str:
 def test_defaults() -> None:
     loaded = load_config()
     assert loaded.config.server.host == "127.0.0.1"
-    assert loaded.config.log.content is False
+    assert loaded.config.privacy.content is False
+    assert loaded.config.recording.folder is None
     assert {o for _, _, o in loaded.rows()} == {"default"}
     assert [n for n, _, _ in loaded.rows()] == dotted_names(Config)
 
@@ -55,6 +56,20 @@ def test_later_layers_win_and_are_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert origin(loaded, "server.host") == "default"
     assert origin(load_config(path), "server.port") == "VOICE_AGENT__SERVER__PORT"
     assert load_config(path).config.server.port == 2
+
+
+def test_a_recording_is_content() -> None:
+    flags = {"recording.folder": "calls"}
+    with pytest.raises(UsageError, match=r"privacy\.content"):
+        load_config(None, flags)
+    assert load_config(None, {**flags, "privacy.content": True}).config.recording.folder
+
+
+def test_what_tools_may_reach_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOICE_AGENT__TOOLS__PRIVATE_HOSTS", "crm.internal, 10.1.0.0/16")
+    assert load_config().config.tools.private_hosts == ("crm.internal", "10.1.0.0/16")
+    with pytest.raises(UsageError, match=r"VA432.*tools\.private_hosts"):
+        load_config(None, {"tools.private_hosts": ["10.1.0.0/99"]})
 
 
 def test_the_file_is_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

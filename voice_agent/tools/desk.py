@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -62,8 +61,6 @@ class ToolDesk:
         self._n_fillers = 0
         self._quiet_from_s = 0.0
         self._filled = False
-        self.counts: Counter[str] = Counter()
-        """Runs by how they ended: done, failed, late, cancelled."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -231,7 +228,6 @@ class ToolDesk:
         if use.over:
             return
         use.end(result)
-        self.counts[outcome] += 1
         if exchange.trace is not None:
             took_ms = (self._clock.now() - began_s) * 1000.0
             exchange.trace.tools.append(ToolSpan(use.asked.name, outcome, began_s, took_ms))

@@ -63,6 +63,19 @@ def test_arguments_that_do_not_fit_never_reach_it(text: str) -> None:
         parse(made(table), text)
 
 
+def test_a_schema_that_refers_elsewhere_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *a, **k: asked.append(a))
+    schema = {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:1/x"}}}
+
+    async def run(arguments: dict[str, Any], call: Any) -> None:
+        """Never."""
+
+    with pytest.raises(ToolFailed, match="broken"):
+        parse(Tool("t", "d", schema, run), '{"a": 1}')
+    assert asked == []
+
+
 async def test_a_plain_function_and_nothing_to_tell() -> None:
     def note(text: str) -> None:
         """Write down."""
