@@ -63,6 +63,7 @@ class Turns:
         self.hearing = Hearing(self, stack, self.ear)
         self.mouth = Mouth(self, stack, agent, lead_ms)
         self._traces: dict[int, TurnTrace] = {}
+        self._announced: int | None = None  # the turn whose speech the transport knows of
         self._reopened = ""  # words of a re-opened message, to be joined by what follows
         self.asked_to_respond: str | None = None  # client's request that waits for a manual commit
         self._reply_ending = False
@@ -168,7 +169,13 @@ class Turns:
         trace.mark(Mark.SPEECH_START, self.ear.clock_at(onset))
         self.hearing.start(effect.turn, onset)
         if not effect.candidate:
-            self.call.emit(SpeechStarted(effect.turn, effect.onset_ms))
+            self._announce(effect.turn, effect.onset_ms)
+
+    def _announce(self, turn: TurnId, onset_ms: int) -> None:
+        """Once for each utterance, however often it is re-opened or our reply ends under it."""
+        if self._announced != turn.index:
+            self._announced = turn.index
+            self.call.emit(SpeechStarted(turn, onset_ms))
 
     def _think_early(self, turn: TurnId, text: str) -> None:
         if not self.auto_response or self.manual or self.mouth.reply is not None:
@@ -236,6 +243,7 @@ class Turns:
         return trace
 
     def after_utterance(self) -> None:
+        self._announced = None
         self.hearing.clear()
         if self.manual:
             self.hearing.buffer_manually()
@@ -269,7 +277,7 @@ class Turns:
         self.mouth.over(ReplyStatus.INTERRUPTED)
         if not self._reply_ending:
             self.tools.interrupted()
-        self.call.emit(SpeechStarted(turn, onset_ms))
+        self._announce(turn, onset_ms)
 
     def _cut(self) -> None:
         reply = self.mouth.reply
@@ -301,7 +309,7 @@ class Turns:
         trace.marks = {k: v for k, v in trace.marks.items() if k is Mark.SPEECH_START}
         self._traces[effect.turn.index] = trace
         self.expect()
-        self.call.emit(SpeechStarted(effect.turn, effect.onset_ms))
+        self._announce(effect.turn, effect.onset_ms)
 
     def _joined(self, text: str) -> str:
         return f"{self._reopened} {text}".strip()

@@ -104,7 +104,7 @@ def no_silent_end(scene: Scene, *, faults: bool) -> None:
     assert outcomes <= (told | {"failed"} if faults else told)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.sampled_from([*SOUNDS, *SOUNDS, *CONTROLS]), min_size=1, max_size=14),
     st.sampled_from([0.05, 0.4, 1.3]),
@@ -203,6 +203,13 @@ def test_no_hold_without_a_verdict_outlasts_its_limit() -> None:
         run = run + 1 if tick.reply == reply and tick.offset and not tick.audible else 0
         longest = max(longest, run)
     assert 0 < longest * FRAME_MS <= 1200
+
+
+def test_a_caller_who_goes_on_under_a_requested_reply_is_announced_once() -> None:
+    scene = Scene(LONG).play(
+        silence(300), say("what is"), lambda call: call.respond(), say("the time"), tail_ms=6000
+    )
+    assert len(scene.of(SpeechStarted)) == len(scene.of(TurnCommitted)) == 1
 
 
 def test_words_over_an_uninterruptible_reply_are_answered_after_it() -> None:
