@@ -144,7 +144,10 @@ inline void few(const Weight& w, int tile, int part, const Rounded& x, int row, 
       put(acc[t][r], tile * TILE + (part + t) * LANES, w.n_out, bias, into, y + (row + r) * stride);
 }
 
-// Many rows: a group's codes are unpacked once for all of them.
+constexpr int AHEAD = 4;  // groups: about the time that memory takes
+
+// Many rows: a group's codes are unpacked once for all of them. A part is no straight stream, and its
+// arithmetic is longer than the processor looks ahead, so the codes are asked for early.
 template <int BITS, bool SHIFTED>
 inline void many(const Weight& w, int tile, const Rounded& x, int row, const float* bias, Into into,
                  float* y, int64_t stride) {
@@ -157,6 +160,8 @@ inline void many(const Weight& w, int tile, const Rounded& x, int row, const flo
     for (int r = 0; r < MANY; ++r) acc[r] = zero();
     for (int g = 0; g < n_groups(w); ++g, i += x.width, at += group_bytes(BITS, SHIFTED)) {
       const auto* scales = reinterpret_cast<const uint16_t*>(at + PARTS * CODES) + t * LANES;
+      for (int line = 0; line < CODES; line += 64)
+        __builtin_prefetch(at + AHEAD * group_bytes(BITS, SHIFTED) + t * CODES + line);
       Codes codes[8];
       unpack<BITS>(at + t * CODES, codes);
       const F by = half(scales);

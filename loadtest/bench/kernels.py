@@ -17,6 +17,7 @@ import ctypes
 import itertools
 import os
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ from kernels.linear_group.spec import quantise
 from kernels.linear_w8.fbgemm import linear_w8
 from kernels.linear_w8.spec import quantise as quantise_rows
 from loadtest.report import hardware, write_json
+from voice_agent.cli.runtime import SWITCH_INTERVAL_S
 from voice_agent.models import ModelStore
 
 FAR = 96 << 20
@@ -353,6 +355,7 @@ def main() -> None:
     a = p.parse_args()
     tries = 2 if a.quick else 5
     torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # as the server does
     library = build.library()
     limits = ceiling(library, 2 * tries)
     body: dict[str, Any] = {
