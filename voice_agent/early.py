@@ -17,7 +17,7 @@ from .clock import Clock
 
 CALM_S = 2.0  # the queues stay short for so long before a step is taken back
 SAMPLE_S = 0.1
-VOICE_AT, LLM_AT = 0.25, 0.5  # predicted wait as a share of the target at which early work stops
+VOICE_AT, LLM_AT = 0.5, 1.0  # predicted wait as a share of the target at which early work stops
 BACK_AT = 0.5  # of those shares, below which it may start again; of an allowance, likewise
 
 

@@ -31,7 +31,7 @@ def world() -> World:
 
 def test_load_stops_the_voice_first_and_then_the_model(world: World) -> None:
     seen = []
-    for wait_s in (0.0, 0.1, 0.2, 0.4):
+    for wait_s in (0.0, 0.2, 0.3, 0.6):
         world.wait_s = wait_s
         seen.append(world.allowed())
     assert seen == [(True, True), (True, True), (True, False), (False, False)]
@@ -56,9 +56,9 @@ def test_it_comes_back_one_step_at_a_time_once_it_is_calm(world: World) -> None:
 
 
 def test_a_wait_between_the_two_marks_changes_nothing(world: World) -> None:
-    world.wait_s = 0.2
+    world.wait_s = 0.4
     world.allowed()
-    world.wait_s = 0.1  # below what stops the voice, above what brings it back
+    world.wait_s = 0.2  # below what stops the voice, above what brings it back
     for _ in range(100):
         world.clock.advance(0.2)
         assert world.shared.load.shed is Shed.VOICE

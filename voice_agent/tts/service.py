@@ -30,11 +30,13 @@ _SMOOTHING = 0.1
 
 @dataclass(frozen=True, slots=True)
 class VoiceStats:
-    """queued: clauses waiting or under way. busy_s / wall_s: use of the thread since start.
-    audio_s made, wasted_s of it not taken because of a cancel. first_piece_s: smoothed service time
-    of a clause's first sound. late_pieces: made after their deadline, worst_late_s at most."""
+    """queued: clauses waiting or under way; unbegun: those of them without a sound yet. busy_s /
+    wall_s: use of the thread since start. audio_s made, wasted_s of it not taken because of a
+    cancel. first_piece_s: smoothed service time of a clause's first sound. late_pieces: made after
+    their deadline, worst_late_s at most."""
 
     queued: int
+    unbegun: int
     busy_s: float
     wall_s: float
     clauses: int
@@ -214,6 +216,7 @@ class VoiceService:
         with self._changed:
             return VoiceStats(
                 queued=len(self._jobs),
+                unbegun=sum(not job.pieces_made for job in self._jobs),
                 busy_s=self._busy_s,
                 wall_s=self._clock.now() - self._started_s,
                 clauses=self._clauses,
