@@ -9,6 +9,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -211,11 +212,91 @@ class EngineSection(_Section):
         return (self.kv_mb or share or DEFAULT_KV_MB) << 20
 
 
+Echo = Literal["off", "on", "auto"]
+
+
+class EchoConfig(_Section):
+    """Where our own voice is taken out of what the caller's side sends back: never, always, or once
+    it was found there."""
+
+    page: Echo = "off"
+    """The browser's own canceller does it."""
+    realtime: Echo = "off"
+    """Programs that send and get 24 kHz sound."""
+    telephone: Echo = "auto"
+    """Lines that carry G.711."""
+
+
 class LogConfig(_Section):
     format: Literal["text", "json"] = "text"
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+
+class PrivacyConfig(_Section):
     content: bool = False
-    """Whether what was said may enter the log."""
+    """Whether what was said may be written down: in logs, traces, spans and recordings."""
+
+
+class TraceConfig(_Section):
+    """One record for each turn, beside the log."""
+
+    folder: Path | None = None
+    """JSON lines go here; none: they are not written."""
+    rotate_mb: int = Field(default=64, ge=1)
+    keep_files: int = Field(default=8, ge=1)
+    queue: int = Field(default=1024, ge=1)
+    """Records that may wait for a slow disk; further ones are dropped and counted."""
+    otlp: str = ""
+    """Address of an OpenTelemetry collector (OTLP over HTTP), for example http://host:4318."""
+
+
+class RecordingConfig(_Section):
+    """The sound of calls, and what replays them."""
+
+    folder: Path | None = None
+    """Calls are recorded here; none: they are not."""
+    announcement: str = ""
+    """Said to every caller before anything else."""
+    keep_days: float = Field(default=30.0, gt=0)
+    """Older recordings are deleted."""
+    replays: bool = True
+    """Whether a call's inputs and model outputs are kept too, for `voice-agent replay`."""
+
+
+class VoiceConfig(_Section):
+    cache_s: float = Field(default=300.0, ge=0)
+    """Seconds of sound kept of what the operator wrote; 0: everything is voiced when it is said."""
+
+
+class EarlyConfig(_Section):
+    """Work on an answer before the caller has surely finished."""
+
+    llm: bool = True
+    voice: bool = True
+    tokens_per_minute: float = Field(default=600.0, ge=0)
+    """Tokens that one call may throw away in a minute."""
+    voice_s_per_minute: float = Field(default=30.0, ge=0)
+    """Seconds of voice likewise."""
+
+
+class ToolsConfig(_Section):
+    """What the agents' tools may do on this server."""
+
+    private_hosts: Names = ()
+    """Names, addresses and networks that tools may connect to although they are not public."""
+
+    @field_validator("private_hosts", mode="before")
+    @classmethod
+    def _comma_separated(cls, value: object) -> object:
+        return ServerConfig._comma_separated(value)
+
+    @field_validator("private_hosts")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            if "/" in entry:
+                ip_network(entry, strict=False)
+        return value
 
 
 class Config(BaseSettings):
@@ -234,7 +315,20 @@ class Config(BaseSettings):
     models: ModelsConfig = ModelsConfig()
     llm: LlmSection = LlmSection()
     engine: EngineSection = EngineSection()
+    echo: EchoConfig = EchoConfig()
+    voice: VoiceConfig = VoiceConfig()
+    early: EarlyConfig = EarlyConfig()
     log: LogConfig = LogConfig()
+    tools: ToolsConfig = ToolsConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    trace: TraceConfig = TraceConfig()
+    recording: RecordingConfig = RecordingConfig()
+
+    @model_validator(mode="after")
+    def _content_allowed(self) -> Self:
+        if self.recording.folder is not None and not self.privacy.content:
+            raise ValueError("recording.folder is content: it needs privacy.content = true")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

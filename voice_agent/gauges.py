@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 def collect(stack: Stack) -> dict[str, float]:
     """Cheap enough for every scrape. Names are stable; units are in the names."""
-    out: dict[str, float] = {"vad_streams": stack.vad.n_open, "vad_busy_seconds": stack.vad.busy_s}
+    out: dict[str, float] = {
+        "vad_streams": stack.vad.n_open,
+        "vad_busy_seconds": stack.vad.busy_s,
+        "own_speech_passes_total": float(stack.own_speech_passes),
+    }
     recognizer = stack.recognizer
     for name, attribute in (
         ("stt_waiting", "n_waiting"),
@@ -32,6 +36,16 @@ def collect(stack: Stack) -> dict[str, float]:
             "voice_cancelled": float(voice.cancelled),
             "voice_failed": float(voice.failed),
         }
+    if stack.voice_cache is not None:
+        out |= {
+            "voice_cache_clauses": float(len(stack.voice_cache)),
+            "voice_cache_seconds": stack.voice_cache.seconds,
+            "voice_cache_hits_total": float(stack.voice_cache.hits),
+            "voice_cache_refused_total": float(stack.voice_cache.refused),
+        }
+    out |= stack.early.gauges()
+    if stack.tracing is not None:
+        out["trace_dropped_total"] = float(stack.tracing.dropped)
     if isinstance(stack.thinker, FallbackThinker):
         out |= stack.thinker.gauges()
     if stack.engine is not None:
@@ -41,3 +55,18 @@ def collect(stack: Stack) -> dict[str, float]:
             if isinstance(value, int | float):
                 out[f"engine_{name}"] = float(value)
     return out
+
+
+def predicted_wait_s(stack: Stack) -> float:
+    """How long work asked for now waits for other work: of recognition, of the engine and of the
+    voice, one after the other as a turn needs them."""
+    wait_s = 0.0
+    passes = getattr(stack.recognizer, "passes", 0)
+    if passes and (waiting := getattr(stack.recognizer, "n_waiting", 0)):
+        wait_s += waiting * getattr(stack.recognizer, "busy_s", 0.0) / passes
+    if stack.engine is not None and (stats := stack.engine.stats()).waiting:
+        wait_s += stats.waiting * stats.step_ms_p50 / 1000.0
+    if stack.voices is not None:
+        voice = stack.voices.stats()
+        wait_s += voice.unbegun * voice.first_piece_s
+    return wait_s

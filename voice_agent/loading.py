@@ -17,16 +17,24 @@ from .choose import REMOTE, choose
 from .choose import Choice as Models
 from .clock import MonotonicClock
 from .config import Config
+from .early import EarlyLimits
 from .errors import UsageError
+from .library.adapters import OwnRecognizer, OwnVoice
+from .library.agent import GivenAgents
+from .library.parts import Parts
 from .machine import Machine, inspect
 from .measure import load_voice, measure
 from .models import REGISTRY, ModelStore
+from .recording import Recorder
 from .reply import Speaker
 from .scope import CancelScope
 from .selection import ensure, need_of, pick_device, target_ms, voice_device, wanted_first
 from .smart_turn import SmartTurn
 from .stack import ANSWER_WITHIN_S, GPU_ANSWER_WITHIN_S, Choice, Progress, Stack
 from .stt.whisper import WhisperRecognizer
+from .think import EMBEDDED
+from .tools.toolbox import Toolbox
+from .tracing import open_tracing
 from .tts.base import AudioPiece, Clause, Styled, Voice
 from .tts.service import VoiceService
 from .vad import VadService
@@ -56,45 +64,52 @@ class NamedVoice:
         )
 
 
-async def load_stack(config: Config, progress: Progress = lambda stage, share: None) -> Stack:
-    """Everything loaded and warm, nothing started.
+async def load_stack(
+    config: Config, progress: Progress = lambda stage, share: None, parts: Parts | None = None
+) -> Stack:
+    """Everything loaded and warm, nothing started. parts: what a program brings of its own.
 
     Raises UsageError, CapacityError, InternalError.
     """
-    return await asyncio.to_thread(_load, config, progress)
+    return await asyncio.to_thread(_load, config, progress, parts or Parts())
 
 
-def _load(config: Config, progress: Progress) -> Stack:
+def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
+    config = parts.settled(config)
     store = ModelStore(sources=config.models.sources)
     progress("looking at the machine", None)
     machine = inspect()
     device = pick_device(config, machine)
     models = _choose(config, machine, device, store, progress)
     clock = MonotonicClock()
+    tracing = open_tracing(config, clock)
+    recorder = Recorder(config.recording) if config.recording.folder is not None else None
 
-    progress(f"loading {models.stt}", None)
-    recognizer = WhisperRecognizer(_path(store, models.stt), threads=1, clock=clock, device=device)
-    recognizer.warm()
+    recognizer = _recognizer(parts, models, store, clock, device, progress)
     vad = VadService(clock)
     vad.warm()
     progress("loading smart-turn-v3.2", None)
     smart_turn = SmartTurn(store.path("smart-turn-v3.2"))
     smart_turn.warm()
-    progress(f"loading {models.voice}", None)
-    voice = load_voice(store, models.voice, threads=1, device=device)
-    voice.warm()
+    voice: Voice
+    if parts.voice is not None:
+        voice = OwnVoice(parts.voice)
+    else:
+        progress(f"loading {models.voice}", None)
+        voice = load_voice(store, models.voice, threads=1, device=device)
+        voice.warm()
     voices = VoiceService(voice, clock)
     path = _path(store, models.llm) if config.llm.needs_engine else None
     if path is not None:
         progress(f"loading {models.llm}", None)
-    brain = load_brain(config, path, clock, device)
+    brain = parts.brain(config) or load_brain(config, path, clock, device)
     closers: list[Callable[[], None]] = [recognizer.close, smart_turn.close]
     if brain.engine is not None:
         progress("warming the engine", None)
         brain.engine.warm()
         closers.append(brain.engine.close)
 
-    return Stack(
+    stack = Stack(
         clock=clock,
         vad=vad,
         smart_turn=smart_turn,
@@ -104,19 +119,45 @@ def _load(config: Config, progress: Progress) -> Stack:
         tokenizer=brain.tokenizer,
         speakers=_speakers(voices, voice),
         default_voice=voice.name,
-        shelf=AgentShelf(config.agents_dir),
-        names=_agent_order(config),
+        shelf=GivenAgents(parts.files()) if parts.agents else AgentShelf(config.agents_dir),
+        names=list(parts.agents) or _agent_order(config),
+        scripts={name: agent.script for name, agent in parts.agents.items() if agent.script},
+        toolbox=Toolbox(config.tools.private_hosts),
         max_context=brain.max_context,
         context_unit=brain.unit,
         target_s=target_ms(config, device) / 1000.0,
         answer_within_s=ANSWER_WITHIN_S if device == "cpu" else GPU_ANSWER_WITHIN_S,
-        log_content=config.log.content,
+        content=config.privacy.content,
         engine=brain.engine,
         engine_model=Path(models.llm).name,
+        models=model_names(config, models),
+        announcement=config.recording.announcement if recorder is not None else "",
+        tracing=tracing,
         voices=voices,
+        voice_cache_s=config.voice.cache_s,
+        early=EarlyLimits(**config.early.model_dump()),
         choices=explained(config, models, device),
-        closers=tuple(closers),
+        closers=(*closers, *(kept.close for kept in (tracing, recorder) if kept is not None)),
     )
+    if recorder is not None:
+        stack.make_call = recorder.make_call
+    return stack
+
+
+def _recognizer(
+    parts: Parts,
+    models: Models,
+    store: ModelStore,
+    clock: MonotonicClock,
+    device: str,
+    progress: Progress,
+) -> WhisperRecognizer | OwnRecognizer:
+    if parts.recognizer is not None:
+        return OwnRecognizer(parts.recognizer, clock)
+    progress(f"loading {models.stt}", None)
+    recognizer = WhisperRecognizer(_path(store, models.stt), threads=1, clock=clock, device=device)
+    recognizer.warm()
+    return recognizer
 
 
 def _choose(
@@ -165,6 +206,14 @@ def _agent_order(config: Config) -> list[str]:
         names.remove(DEFAULT)
         names.append(DEFAULT)
     return [config.default_agent, *names]
+
+
+def model_names(config: Config, models: Models) -> dict[str, str]:
+    """Backend -> model, as traces name them."""
+    names = {name: remote.model for name, remote in config.llm.remotes.items()}
+    if config.llm.needs_engine:
+        names[EMBEDDED] = Path(models.llm).name
+    return names
 
 
 def explained(config: Config, models: Models, device: str) -> tuple[Choice, ...]:

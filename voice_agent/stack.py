@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.client import Engine
 from engine.histogram import HistogramSnapshot
@@ -23,24 +24,30 @@ from .choose import TARGET_CPU_MS
 from .clauses import ClauseSplitter
 from .clock import Clock
 from .context import Chat, Conversation, Decoder
+from .early import EarlyLimits, EarlyWork, Load
 from .endpointing import TurnTaking
 from .errors import CapacityError, UsageError
 from .events import Event
 from .reply import Speaker
-from .scope import CancelScope
 from .smart_turn import SmartTurn
 from .stt.base import Recognizer
 from .think import Thinker
-from .tts.base import AudioPiece, Clause
+from .tools.base import Tool
+from .tools.toolbox import Toolbox
+from .tracing import Tracing
+from .tts.cache import CachedSpeaker, ClauseCache, Key
 from .tts.service import VoiceService
 from .vad import VadService
+
+if TYPE_CHECKING:
+    from .library.call import Call as Handle
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float | None], None]
 """(stage, share done or None)."""
 
-RECOVERY = "Sorry, I didn't catch that. Could you say it again?"
+VOICE_CACHE_S = 300.0
 ANSWER_WITHIN_S, GPU_ANSWER_WITHIN_S = 5.0, 3.0
 """From commit to first sound on a CPU and on a GPU; past it the caller is told."""
 TARGET_S = TARGET_CPU_MS / 1000.0
@@ -48,11 +55,10 @@ TARGET_S = TARGET_CPU_MS / 1000.0
 
 @dataclass(frozen=True, slots=True)
 class FixedSpeech:
-    """Words of ours. clauses: their sound, made at start; None: made when they are said."""
+    """Words of ours, and their tokens."""
 
     text: str
     ids: tuple[int, ...]
-    clauses: tuple[tuple[Clause, tuple[AudioPiece, ...]], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,10 @@ class AgentRuntime:
     recovery: FixedSpeech
     greeting: FixedSpeech | None
     goodbye: FixedSpeech | None
+    idle_prompts: tuple[FixedSpeech, ...] = ()
+    phrases: tuple[FixedSpeech, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    fillers: tuple[FixedSpeech, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,19 @@ class Choice:
     model: str
     device: str
     why: str
+
+
+class MakeCall(Protocol):
+    """How a call is made: `Call`, or a recording one."""
+
+    def __call__(
+        self,
+        stack: Stack,
+        agent: AgentRuntime,
+        on_event: Callable[[Event], None],
+        *,
+        lead_ms: int = 0,
+    ) -> Call: ...
 
 
 class Stack:
@@ -100,13 +123,23 @@ class Stack:
         context_unit: str = "tokens",
         target_s: float = TARGET_S,
         answer_within_s: float = ANSWER_WITHIN_S,
-        log_content: bool = False,
+        content: bool = False,
         engine: Engine | None = None,
         engine_model: str = "",
         voices: VoiceService | None = None,
         choices: tuple[Choice, ...] = (),
         closers: tuple[Callable[[], None], ...] = (),
+        toolbox: Toolbox | None = None,
+        scripts: Mapping[str, Callable[[Handle], Awaitable[None]]] | None = None,
+        models: Mapping[str, str] | None = None,
+        announcement: str = "",
+        tracing: Tracing | None = None,
+        voice_cache_s: float = VOICE_CACHE_S,
+        early: EarlyLimits | None = None,
     ) -> None:
+        """content: whether what is said may be written down. models: by backend, as traces name
+        them. announcement: said before everything else (that the call is recorded).
+        voice_cache_s: seconds of the operator's words whose sound is kept; 0: none."""
         self.clock = clock
         self.vad = vad
         self.smart_turn = smart_turn
@@ -116,13 +149,25 @@ class Stack:
         self.tokenizer = tokenizer
         self.target_s = target_s
         self.answer_within_s = answer_within_s
-        self.log_content = log_content
+        self.content = content
         self.engine = engine
         self.engine_model = engine_model
+        self.models = dict(models or {})
+        self.announcement = announcement
+        self.tracing = tracing
+        self.make_call: MakeCall = Call
         self.voices = voices
         self.choices = choices
         self.ready = False
+        self.own_speech_passes = 0
+        """Transcripts that were our own voice coming back."""
+        load = Load(clock, target_s, lambda: gauges.predicted_wait_s(self))
+        self.early = EarlyWork(early or EarlyLimits(), load, clock)
+        self.voice_cache = ClauseCache(voice_cache_s) if voice_cache_s > 0 else None
         self._speakers = dict(speakers)
+        if self.voice_cache is not None:
+            for voice, speaker in speakers.items():
+                self._speakers[voice] = CachedSpeaker(speaker, voice, self.voice_cache)
         self._default_voice = default_voice
         self._shelf = shelf
         self._names = names
@@ -130,6 +175,8 @@ class Stack:
         self._context_unit = context_unit
         self._runtimes: dict[str, AgentRuntime] = {}
         self._closers = closers
+        self.toolbox = toolbox or Toolbox()
+        self.scripts = dict(scripts or {})
         self._jobs: set[asyncio.Task[None]] = set()
 
     @property
@@ -149,6 +196,8 @@ class Stack:
                 raise problem
             self._runtimes[name] = await self._prepared(runtime)
         self.ready = True
+        for runtime in self._runtimes.values():
+            self._spawn(self._voice_phrases(runtime))
 
     async def close(self) -> None:
         self.ready = False
@@ -156,6 +205,7 @@ class Stack:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await self.thinker.close()
+        await self.toolbox.close()
         if self.voices is not None:
             await self.voices.close()
         await asyncio.to_thread(lambda: [close() for close in self._closers])
@@ -179,7 +229,9 @@ class Stack:
         runtime, problem = self._runtime(name)
         if problem is not None:
             log.warning("agent %s keeps its last good version: %s", name, problem)
-        return Call(self, runtime, on_event, lead_ms=lead_ms)
+        call = self.make_call(self, runtime, on_event, lead_ms=lead_ms)
+        call.script = self.scripts.get(name)
+        return call
 
     def _runtime(self, name: str) -> tuple[AgentRuntime, UsageError | None]:
         """The agent as its file stands now; prepared if it has not changed since."""
@@ -187,23 +239,31 @@ class Stack:
         known = self._runtimes.get(name)
         if known is not None and known.file is file:
             return known, problem
-        self.check_instructions(file.instructions)
+        tools = self.toolbox.ready(file.tools)
+        self.check_instructions(file.instructions, tools)
         runtime = AgentRuntime(
             file=file,
             turn_taking=file.turn_taking.resolve(),
             speaker=self.speaker(file.voice),
             splitter=partial(ClauseSplitter, dict(file.lexicon)),
             sampling=_sampling(file),
-            recovery=self._fixed(RECOVERY),
-            greeting=self._fixed(file.greeting) if file.greeting and file.speaks_first else None,
-            goodbye=self._fixed(file.goodbye) if file.goodbye else None,
+            recovery=self.fixed(file.recovery),
+            greeting=self._first_words(file),
+            goodbye=self.fixed(file.goodbye) if file.goodbye else None,
+            idle_prompts=tuple(map(self.fixed, file.idle_prompts)),
+            phrases=tuple(map(self.fixed, file.phrases)),
+            tools=tools,
+            fillers=tuple(map(self.fixed, file.tools.fillers)) if file.tools.any else (),
         )
         if self.ready:  # an edited file: usable at once, prepared in the background
             self._runtimes[name] = runtime
-            job = asyncio.get_running_loop().create_task(self._prepare_again(name, runtime))
-            self._jobs.add(job)
-            job.add_done_callback(self._jobs.discard)
+            self._spawn(self._prepare_again(name, runtime))
         return runtime, problem
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        job = asyncio.get_running_loop().create_task(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
 
     async def _prepare_again(self, name: str, runtime: AgentRuntime) -> None:
         try:
@@ -213,55 +273,57 @@ class Stack:
             return
         if self._runtimes.get(name) is runtime:
             self._runtimes[name] = prepared
+            await self._voice_phrases(prepared)
 
-    def _fixed(self, text: str) -> FixedSpeech:
+    def _first_words(self, file: AgentFile) -> FixedSpeech | None:
+        greeting = file.greeting if file.speaks_first else ""
+        words = f"{self.announcement} {greeting}".strip()
+        return self.fixed(words) if words else None
+
+    def fixed(self, text: str) -> FixedSpeech:
         return FixedSpeech(text, tuple(self.tokenizer.encode(text)))
 
     async def _prepared(self, runtime: AgentRuntime) -> AgentRuntime:
-        """The same agent with its fixed speech made and its prompt in the KV cache."""
-        voiced = [
-            None if speech is None else await self._voice(speech, runtime)
-            for speech in (runtime.recovery, runtime.greeting, runtime.goodbye)
-        ]
-        recovery, greeting, goodbye = voiced
-        assert recovery is not None
-        history = self.conversation(runtime.file.instructions)
+        """The same agent with its tools found, its fixed speech in the clause cache and its prompt
+        in the KV cache."""
+        tools = await self.toolbox.complete(runtime.file.tools)
+        self.check_instructions(runtime.file.instructions, tools)
+        await self._voice(runtime, _never_missing(runtime), self.clock.now)
+        greeting = runtime.greeting
+        history = self.conversation(runtime.file.instructions, tools)
         if greeting is not None:
             history.add_assistant(greeting.ids, greeting.text, len(greeting.text))
         await self.thinker.prepare(
             history.prefix(), agent=runtime.file.name, tenant=runtime.file.tenant
         )
-        return AgentRuntime(
-            file=runtime.file,
-            turn_taking=runtime.turn_taking,
-            speaker=runtime.speaker,
-            splitter=runtime.splitter,
-            sampling=runtime.sampling,
-            recovery=recovery,
-            greeting=greeting,
-            goodbye=goodbye,
-        )
+        return replace(runtime, tools=tools)
 
-    async def _voice(self, speech: FixedSpeech, runtime: AgentRuntime) -> FixedSpeech:
-        splitter = runtime.splitter()
-        clauses = [*splitter.push(speech.text), *splitter.finish()]
-        scope = CancelScope("fixed speech")
-        made: list[tuple[Clause, tuple[AudioPiece, ...]]] = []
-        for clause in clauses:
-            pieces: list[AudioPiece] = []
-            if clause.words:
-                stream = runtime.speaker.speak(
-                    clause, speed=runtime.file.speed, deadline_s=self.clock.now, scope=scope
-                )
-                pieces = [piece async for piece in stream]
-            made.append((clause, tuple(pieces)))
-        return FixedSpeech(speech.text, speech.ids, tuple(made))
+    async def _voice_phrases(self, runtime: AgentRuntime) -> None:
+        """After `ready`, when the voice has nothing else to do: phrases that may be said."""
+        said = [*_never_missing(runtime), *runtime.phrases]
+        await self._voice(runtime, said, lambda: float("inf"))
+
+    async def _voice(
+        self, runtime: AgentRuntime, said: Sequence[FixedSpeech], deadline_s: Callable[[], float]
+    ) -> None:
+        """Have the agent's words in the clause cache, and no others of this agent."""
+        speaker, keys = runtime.speaker, set[Key]()
+        if self.voice_cache is None or not isinstance(speaker, CachedSpeaker):
+            return
+        for speech in said:
+            splitter = runtime.splitter()
+            for clause in [*splitter.push(speech.text), *splitter.finish()]:
+                if clause.words:
+                    speed = runtime.file.speed
+                    keys.add(await speaker.make(clause, speed=speed, deadline_s=deadline_s))
+        self.voice_cache.keep(runtime.file.name, keys)
 
     # ------------------------------------------------------------ lookups
 
-    def conversation(self, instructions: str) -> Conversation:
+    def conversation(self, instructions: str, tools: Sequence[Tool] = ()) -> Conversation:
         """An empty history with these instructions."""
-        return Conversation(self.chat, self.tokenizer, instructions, self.max_prompt_tokens)
+        told = [tool.declaration for tool in tools]
+        return Conversation(self.chat, self.tokenizer, instructions, self.max_prompt_tokens, told)
 
     def speaker(self, voice: str) -> Speaker:
         """A loaded voice by name; "" is the default. Raises UsageError listing the names."""
@@ -271,13 +333,15 @@ class Stack:
             raise UsageError(f"there is no voice {voice!r} here; loaded: {known}", code="VA114")
         return self._speakers[name]
 
-    def check_instructions(self, text: str) -> None:
-        """Raises UsageError when instructions would take over half of the model's context."""
+    def check_instructions(self, text: str, tools: Sequence[Tool] = ()) -> None:
+        """Raises UsageError when these would take over half of the model's context."""
         limit = self.max_prompt_tokens // 2
-        n = len(self.tokenizer.encode(text))
+        told = [tool.declaration for tool in tools]
+        n = len(self.chat.system(text, told) if told else self.tokenizer.encode(text))
         if n > limit:
+            what = "instructions and tools" if told else "instructions"
             raise UsageError(
-                f"the instructions have {n} {self._context_unit}; at most {limit} leave room for a "
+                f"the {what} have {n} {self._context_unit}; at most {limit} leave room for a "
                 "conversation with this model: shorten them or choose a model with a longer "
                 "context",
                 code="VA110",
@@ -292,6 +356,13 @@ class Stack:
         if self.engine is None:
             return {}
         return {f"engine_{name}": kinds for name, kinds in self.engine.histograms().items()}
+
+
+def _never_missing(runtime: AgentRuntime) -> list[FixedSpeech]:
+    """Words of the operator's that are heard without a wait, the most needed first."""
+    asked = (runtime.recovery, runtime.greeting, runtime.goodbye)
+    said = [speech for speech in asked if speech is not None]
+    return [*said, *runtime.idle_prompts, *runtime.fillers]
 
 
 def _sampling(file: AgentFile) -> SamplingParams:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from .decisions import Decision
 from .types import ReplyId, TurnId
+
+MAX_DECISIONS = 256  # of one turn; minutes of noise over one reply make no record without end
 
 
 class Mark(StrEnum):
@@ -39,6 +42,16 @@ STAGES: tuple[tuple[str, Mark, Mark], ...] = (
 """(stage, from, to): spans of a waterfall. They may overlap: early work starts before commit."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolSpan:
+    """One run of a tool. outcome: done | failed | late | cancelled. began_s: the call's clock."""
+
+    name: str
+    outcome: str
+    began_s: float
+    took_ms: float
+
+
 @dataclass(slots=True)
 class TurnTrace:
     """Mutable while the turn lives, frozen in meaning once emitted.
@@ -52,7 +65,7 @@ class TurnTrace:
     reply_text: str = ""
     heard: str = ""
     interrupted: bool = False
-    outcome: str = ""  # spoken | no_input | recovery | cancelled | failed: reason
+    outcome: str = ""  # spoken | tool | no_input: reason | recovery | interrupted | cancelled
     partials: int = 0
     confirmed_words_at_end: int = 0
     prompt_tokens: int = 0
@@ -64,12 +77,25 @@ class TurnTrace:
     clauses: int = 0
     backend: str = ""  # the language model's backend that answered; empty if none was asked
     fallback: str = ""  # why it was not the first one
+    model: str = ""  # that backend's model
+    agent: str = ""
+    prompt_version: str = ""  # of the instructions and tools: a digest
+    wasted_voice_ms: int = 0  # of early voice, made and thrown away
+    unheard_voice_ms: int = 0  # of replies that were cut, made and not heard
+    early_refused: str = ""  # why less was done early: load, budget or off
+    echo: str = ""  # what is known of our own voice on the line; empty: nothing looks for it
     deadline_s: float | None = None
+    decisions: list[Decision] = field(default_factory=list)
+    tools: list[ToolSpan] = field(default_factory=list)
     marks: dict[Mark, float] = field(default_factory=dict)
 
     def mark(self, mark: Mark, at_s: float, *, force: bool = False) -> None:
         if force or mark not in self.marks:
             self.marks[mark] = at_s
+
+    def decided(self, decision: Decision) -> None:
+        if len(self.decisions) < MAX_DECISIONS:
+            self.decisions.append(decision)
 
     def span_ms(self, start: Mark, end: Mark) -> float | None:
         if start in self.marks and end in self.marks:
@@ -92,9 +118,14 @@ class TurnTrace:
         spans = ((name, self.span_ms(a, b)) for name, a, b in STAGES)
         return {name: round(ms, 1) for name, ms in spans if ms is not None}
 
+    @property
+    def zero_s(self) -> float:
+        """The caller's last voiced sample, else the first mark: the waterfall's origin."""
+        return self.marks.get(Mark.SPEECH_END, min(self.marks.values(), default=0.0))
+
+    def offset_ms(self, at_s: float) -> float:
+        return round((at_s - self.zero_s) * 1000.0, 1)
+
     def offsets_ms(self) -> dict[str, float]:
-        """Every mark relative to the caller's last voiced sample: the waterfall's x axis."""
-        zero = self.marks.get(Mark.SPEECH_END)
-        if zero is None:
-            zero = min(self.marks.values(), default=0.0)
-        return {m.value: round((t - zero) * 1000.0, 1) for m, t in self.marks.items()}
+        """Every mark relative to `zero_s`: the waterfall's x axis."""
+        return {m.value: self.offset_ms(t) for m, t in self.marks.items()}
