@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from .decisions import Decision
 from .trace import TurnTrace
 from .types import ReplyId, TurnId
 
@@ -28,6 +29,7 @@ class EndReason(StrEnum):
     AGENT_GOODBYE = "agent_goodbye"
     IDLE_TIMEOUT = "idle_timeout"
     MAX_DURATION = "max_duration"
+    TRANSFERRED = "transferred"
     TRANSPORT_LOST = "transport_lost"
     BAD_INPUT = "bad_input"
     SERVER_DRAINING = "server_draining"
@@ -119,6 +121,34 @@ class ReplyDone:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """A tool runs from now on. id: of this run; arguments: JSON text, as the model wrote it."""
+
+    reply: ReplyId
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished:
+    """outcome: done, failed, late or cancelled. result: as told to the model, possibly nothing."""
+
+    reply: ReplyId
+    id: str
+    name: str
+    outcome: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The turn machine is about to do this; nothing of it concerns a client."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class TurnTraced:
     trace: TurnTrace
 
@@ -149,6 +179,9 @@ Event: TypeAlias = (
     | ReplyText
     | WordsHeard
     | ReplyDone
+    | ToolStarted
+    | ToolFinished
+    | Decided
     | TurnTraced
     | CallFault
     | CallEnded

@@ -10,6 +10,7 @@ from typing import Any, Literal, TextIO
 
 from voice_agent.events import EndReason
 from voice_agent.trace import TurnTrace
+from voice_agent.trace_record import CONTENT, record_of
 
 log = logging.getLogger("voice_agent.call")
 
@@ -102,29 +103,25 @@ def call_ended(
 
 def turn_fields(trace: TurnTrace, *, content: bool) -> dict[str, Any]:
     """What a turn's line holds. content: also what was said, by both."""
-    total = trace.voice_to_voice_ms
-    fields: dict[str, Any] = {
-        "call": trace.turn.call,
-        "turn": trace.turn.index,
-        "revision": trace.turn.revision,
-        "outcome": trace.outcome,
-        "interrupted": trace.interrupted,
+    record = record_of(trace, content=content)
+    total = record["voice_to_voice_ms"]
+    said = CONTENT if content else ()
+    return {
+        "call": record["call"],
+        "turn": record["turn"],
+        "revision": record["revision"],
+        "outcome": record["outcome"],
+        "interrupted": record["interrupted"],
         "voice_to_voice_ms": None if total is None else round(total),
-        "stages_ms": trace.stages_ms(),
-        "partials": trace.partials,
-        "prompt_tokens": trace.prompt_tokens,
-        "cached_tokens": trace.cached_tokens,
-        "output_tokens": trace.output_tokens,
-        "backend": trace.backend,
-        "fallback": trace.fallback,
+        "stages_ms": record["stages"],
+        "partials": record["partials"],
+        "prompt_tokens": record["prompt_tokens"],
+        "cached_tokens": record["cached_tokens"],
+        "output_tokens": record["output_tokens"],
+        "backend": record["backend"],
+        "fallback": record["fallback"],
+        **{name: record[name] for name in said},
     }
-    if content:
-        fields |= {
-            "transcript": trace.transcript,
-            "reply_text": trace.reply_text,
-            "heard": trace.heard,
-        }
-    return fields
 
 
 def _plain(value: object) -> str:

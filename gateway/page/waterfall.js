@@ -21,6 +21,28 @@ export function spans(marks) {
     .map(([name, from, to, why]) => ({ name, from: marks[from], to: marks[to], why }));
 }
 
+// What else the turn's record tells, in words.
+export function notes(trace) {
+  const lines = [];
+  const ended = (trace.decisions ?? []).findLast((d) => d.what === "commit")?.why;
+  if (ended?.silence_ms !== undefined) {
+    lines.push(`The turn ended after ${ended.silence_ms} ms of silence (limit ${ended.timeout_ms} ms, ` +
+      `${Math.round(100 * ended.p_complete)} % sure)`);
+  }
+  if (trace.prompt_tokens) {
+    lines.push(`${trace.cached_tokens} of ${trace.prompt_tokens} prompt tokens were cached`);
+  }
+  const unheard = (trace.wasted_voice_ms + trace.unheard_voice_ms) / 1000;
+  if (trace.wasted_tokens || unheard) {
+    lines.push(`Made and not heard: ${trace.wasted_tokens} tokens, ${unheard.toFixed(1)} s of voice`);
+  }
+  if (trace.model) {
+    const instead = trace.fallback ? `, because ${trace.fallback}` : "";
+    lines.push(`${trace.model}${instead}; prompt ${trace.prompt_version}`);
+  }
+  return lines;
+}
+
 export function waterfall(trace) {
   const bars = spans(trace.marks);
   const total = trace.voice_to_voice_ms;
@@ -60,8 +82,7 @@ export function waterfall(trace) {
     body.append(row);
   });
   table.append(body);
-  const cached = trace.prompt_tokens
-    ? `${trace.cached_tokens} of ${trace.prompt_tokens} prompt tokens were cached` : "";
-  details.append(summary, table, make("p", "hint", cached));
+  details.append(summary, table);
+  for (const line of notes(trace)) details.append(make("p", "hint", line));
   return details;
 }

@@ -143,6 +143,9 @@ def talk(
     wav: Annotated[Path, typer.Option("--wav", help="The caller: a WAV file, any rate.")],
     out: Annotated[Path, typer.Option("--out", help="Stereo WAV: caller left, agent right.")],
     json: Annotated[Path | None, typer.Option("--json", help="Trace of every turn.")] = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="Keep the call for `replay` (NAME.call).")
+    ] = None,
     config: ConfigFile = None,
     profile: Profile = None,
     stt: Stt = None,
@@ -165,7 +168,26 @@ def talk(
     )
     from voice_agent.cli.call import run_call
 
-    run_call(loaded.config, wav, out, json)
+    run_call(loaded.config, wav, out, json, record)
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="A recorded call (.call).")],
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save", help="Keep it as a fixture: a file, or a folder such as tests/data/calls."
+        ),
+    ] = None,
+) -> None:
+    """Replay a recorded call on a virtual clock; exit status 1 when it decides otherwise."""
+    from rich.console import Console
+
+    from voice_agent.cli.replay import run_replay
+
+    if not run_replay(file, save, Console()):
+        raise typer.Exit(1)
 
 
 @app.command()

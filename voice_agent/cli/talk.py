@@ -19,6 +19,7 @@ from voice_agent.audio import read_wav, write_wav
 from voice_agent.events import CallFault, EndReason, Event, ReplyDone, TurnTraced
 from voice_agent.stack import Stack
 from voice_agent.trace import Mark, TurnTrace
+from voice_agent.trace_record import record_of
 from voice_agent.types import (
     FRAME_MS,
     IN_FRAME,
@@ -56,29 +57,9 @@ class Talk:
 
 
 def turn_json(trace: TurnTrace) -> dict[str, Any]:
-    v2v = trace.voice_to_voice_ms
-    return {
-        "index": trace.turn.index,
-        "revision": trace.turn.revision,
-        "transcript": trace.transcript,
-        "reply": trace.reply_text,
-        "heard": trace.heard,
-        "interrupted": trace.interrupted,
-        "outcome": trace.outcome,
-        "voice_to_voice_ms": None if v2v is None else round(v2v, 1),
-        "lateness_ms": None if trace.lateness_ms is None else round(trace.lateness_ms, 1),
-        "stages": trace.stages_ms(),
-        "marks": trace.offsets_ms(),
-        "partials": trace.partials,
-        "prompt_tokens": trace.prompt_tokens,
-        "cached_tokens": trace.cached_tokens,
-        "output_tokens": trace.output_tokens,
-        "wasted_tokens": trace.wasted_tokens,
-        "early_tokens": trace.early_tokens,
-        "taken_back_tokens": trace.taken_back_tokens,
-        "backend": trace.backend,
-        "fallback": trace.fallback,
-    }
+    """The turn's record, content included: whoever holds the caller's sound may read it."""
+    record = record_of(trace, content=True)
+    return {"index": record["turn"], **record, "reply": record["reply_text"]}
 
 
 async def converse(

@@ -1,0 +1,1 @@
+"""A recorded call, and the same call again on a virtual clock."""
