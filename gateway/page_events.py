@@ -9,6 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from voice_agent import events as ev
+from voice_agent.trace_record import record_of
+
+MAX_BEHIND_MS = 10_000
+
+
+def behind_ms(message: dict[str, Any]) -> int | None:
+    """What a `playback` message of the page says: ms that its sound is behind what was sent (jitter
+    buffer and loudspeaker). None for another message and for nonsense."""
+    value = message.get("behind_ms") if message.get("type") == "playback" else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return round(value) if 0 <= value <= MAX_BEHIND_MS else None
 
 
 def page_event(event: ev.Event) -> dict[str, Any] | None:
@@ -40,21 +52,7 @@ def page_event(event: ev.Event) -> dict[str, Any] | None:
                 "heard": heard,
             }
         case ev.TurnTraced(trace):
-            return {
-                "type": "trace",
-                "turn": trace.turn.index,
-                "reply": trace.reply.n if trace.reply else None,
-                "outcome": trace.outcome,
-                "interrupted": trace.interrupted,
-                "voice_to_voice_ms": trace.voice_to_voice_ms,
-                "marks": trace.offsets_ms(),
-                "stages": trace.stages_ms(),
-                "prompt_tokens": trace.prompt_tokens,
-                "cached_tokens": trace.cached_tokens,
-                "output_tokens": trace.output_tokens,
-                "backend": trace.backend,
-                "fallback": trace.fallback,
-            }
+            return {"type": "trace", **record_of(trace, content=False)}
         case ev.CallFault(code, message, fatal):
             return {"type": "error", "code": code, "message": message, "fatal": fatal}
         case ev.CallEnded(_, reason):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from .decisions import Decision
 from .types import ReplyId, TurnId
 
-MAX_DECISIONS = 256  # of one turn; minutes of noise over one reply make no record without end
+MAX_DECISIONS = 128  # of one turn: noise over one reply makes no record without end
 
 
 class Mark(StrEnum):

@@ -99,6 +99,7 @@ def trace() -> TurnTrace:
         Mark.LAST_FRAME: 11.01, Mark.BARGE_IN_DECIDED: 11.4,
     }  # fmt: skip
     t.prompt_tokens, t.cached_tokens, t.output_tokens, t.deadline_s = 100, 80, 12, 10.6
+    t.transcript = t.reply_text = t.heard = "words"
     return t
 
 
@@ -142,6 +143,7 @@ def test_the_page_gets_the_trace_as_json() -> None:
     assert json.loads(json.dumps(data)) == data
     assert data["voice_to_voice_ms"] == pytest.approx(520)
     assert data["marks"]["commit"] == 250.0
+    assert (data["transcript"], data["reply_text"], data["heard"]) == ("", "", "")
     assert page_event(ev.SpeechStopped(TurnId("c", 0), 5)) is None
 
 
