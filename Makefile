@@ -18,10 +18,10 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels test test-browser test-sanitized lint type bench bench-engine bench-kernels bench-peers load clean
+.PHONY: help install up kernels test test-browser test-sanitized lint type bench bench-engine bench-kernels bench-peers bench-conversation load clean
 
 help: ## This list.
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALL_DONE) ## Create .venv and install everything (done by the others when needed).
 
@@ -81,6 +81,9 @@ bench-kernels: $(INSTALL_DONE) ## The CPU kernels against what memory and the pr
 
 bench-peers: $(INSTALL_DONE) ## Install what bench-engine compares with, each in its own environment.
 	$(BIN)/python -m loadtest.bench peers $(ARGS)
+
+bench-conversation: $(INSTALL_DONE) ## Turn-taking beside two baselines. ARGS="--quick" or "--clips DIR"
+	$(BIN)/python -m loadtest.conversation --json out/conversation.json $(ARGS)
 
 load: $(INSTALL_DONE) ## Simulated callers against a running server.
 	$(BIN)/python -m loadtest $(ARGS)

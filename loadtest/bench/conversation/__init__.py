@@ -1,0 +1,1 @@
+"""The conversation benchmark: what callers notice of turn-taking, counted."""
