@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from engine.text.tools import OPEN
 from voice_agent import turn as tm
 from voice_agent.context import Message, ToolUse
 from voice_agent.errors import InternalError, VoiceAgentError
@@ -89,7 +90,7 @@ class ToolDesk:
             reply.id.turn,
             reply.trace,
             [self._use(reply.id, asked) for asked in reply.calls],
-            tuple(reply.ids),
+            tuple(reply.ids) if OPEN in reply.written else (),  # without tags: not as it should be
             reply.step,
             reply.released_s,
             sounded,

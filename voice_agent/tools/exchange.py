@@ -43,7 +43,8 @@ class Use:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """committed_s: when the reply got the floor; sounded: its first sound has left.
+    """ids: the reply as generated, if the history is to keep it so. committed_s: when the reply got
+    the floor; sounded: its first sound has left.
 
     let_go: the caller took the floor, so the next answer may have come without the results.
     told: the history says that it runs. said: what was heard of the reply, in the history.

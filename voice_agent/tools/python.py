@@ -91,6 +91,7 @@ def from_function(function: Callable[..., Any], *, timeout_s: float, max_chars: 
     except Exception as error:
         raise UsageError(f"{name!r} cannot be a tool: {error}", code="VA445") from error
     schema.pop("title", None)
+    schema.pop("additionalProperties", None)  # small models take it for an argument
     for part in schema.get("properties", {}).values():
         part.pop("title", None)
     wants_call = CALL in parameters

@@ -275,6 +275,13 @@ def test_the_prompt_after_a_tool_goes_on_from_the_one_that_called_it() -> None:
     assert then.startswith(first + "Sure." + tool_call("look")), "what was generated stays cached"
 
 
+def test_a_call_without_its_tags_is_remembered_with_them() -> None:
+    bench = Bench(answers('{"name": "look", "arguments": {}}', "It is sunny."))
+    bench.scene.play(silence(300), say("hello"), tail_ms=4000)
+    assert bench.spoken == ["It is sunny."]
+    assert tool_call("look") in bench.scene.thinker.prompts[-1]
+
+
 def test_end_call_plays_the_last_words_to_their_end() -> None:
     scene = Scene("Goodbye then, my friend." + tool_call("end_call"), tools={"end_call": True})
     scene.play(silence(300), say("hello"), tail_ms=8000)
