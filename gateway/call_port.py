@@ -13,6 +13,8 @@ from engine.client import Engine
 from engine.histogram import HistogramSnapshot
 from voice_agent.endpointing import TurnTaking
 from voice_agent.events import EndReason, Event
+from voice_agent.line import Line
+from voice_agent.own_words import Echo
 from voice_agent.playout import Tick
 from voice_agent.types import Frame, ReplyId
 
@@ -23,12 +25,18 @@ class CallPort(Protocol):
     auto_response: bool
     interruptible: bool
     manual_turns: bool
+    line: Line | None
+    """Set by a transport that can transfer a call or press keys."""
 
     async def run(self) -> EndReason:
         """The whole life of the call. Cancelling it means that the transport was lost."""
         ...
 
     def hear(self, frame: Frame) -> None: ...
+
+    def tell_echo(self, echo: Echo, note: str) -> None:
+        """Whether the line sends our own voice back; note: for the trace."""
+        ...
 
     def tick(self) -> Tick:
         """20 ms of our voice; pulled by the owner of the output clock."""
@@ -67,6 +75,10 @@ class CallPort(Protocol):
 
     def truncate(self, reply: ReplyId, audio_ms: int) -> int:
         """The ms that count: the smaller of the client's and our position. Raises UsageError."""
+        ...
+
+    def playing_behind(self, ms: int) -> None:
+        """So much later than sent is our sound heard, by the client's own measurement."""
         ...
 
 

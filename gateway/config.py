@@ -7,6 +7,24 @@ from dataclasses import dataclass
 
 from voice_agent.errors import UsageError
 
+from .media.echo import EchoMode
+
+
+@dataclass(frozen=True, slots=True)
+class EchoModes:
+    """Where our own voice is taken out of what the caller's side sends.
+
+    page: the browser's canceller does it. realtime: programs with 24 kHz sound. telephone: G.711.
+    """
+
+    page: EchoMode = EchoMode.OFF
+    realtime: EchoMode = EchoMode.OFF
+    telephone: EchoMode = EchoMode.AUTO
+
+    @property
+    def used(self) -> bool:
+        return {self.page, self.realtime, self.telephone} != {EchoMode.OFF}
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
@@ -28,6 +46,7 @@ class GatewayConfig:
     max_sdp_bytes: int = 64 << 10
     websocket_lead_ms: int = 100
     connect_timeout_s: float = 20.0
+    echo: EchoModes = EchoModes()
 
 
 def is_loopback(host: str) -> bool:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 
 from voice_agent.clock import Clock, MonotonicClock
 from voice_agent.errors import CapacityError
-from voice_agent.events import EndReason, Event, TurnTraced
+from voice_agent.events import EndReason, Event, ToolFinished, TurnTraced
 from voice_agent.types import Frame
 
 from .admission import Admission
 from .auth import Doorkeeper
 from .call_port import CallPort, StackPort
 from .config import GatewayConfig
+from .media import echo
 from .metrics import Metrics
 from .pacer import Pacer
 
@@ -55,6 +56,8 @@ class Gateway:
         self._idle.set()
         self.gauge_sources: list[Callable[[], dict[str, float]]] = []
         self.metrics = Metrics(self._gauges, self.stack.histograms)
+        if config.echo.used:
+            echo.load()
 
     def _gauges(self) -> dict[str, float]:
         return {
@@ -90,9 +93,25 @@ class Gateway:
         """Every event of every call passes here once."""
         if isinstance(event, TurnTraced):
             self.metrics.turn(event.trace)
+        elif isinstance(event, ToolFinished):
+            self.metrics.tool_runs.labels(event.outcome).inc()
 
     def count_frame(self, frame: Frame) -> None:
         self.metrics.media_frames.labels(frame.flag.value).inc()
+
+    def echo_guard(self, mode: echo.EchoMode, live: LiveCall) -> echo.EchoGuard | None:
+        """The call's defence against our own voice; None: the caller's side has one."""
+        if mode is echo.EchoMode.OFF:
+            return None
+
+        def tell(report: echo.EchoReport) -> None:
+            self.metrics.echo.labels(live.transport, report.verdict.value).inc()
+            if live.call is not None:
+                live.call.tell_echo(report.verdict, str(report))
+
+        guard = echo.EchoGuard(mode, tell)
+        tell(guard.report)
+        return guard
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new calls, let live ones finish within `timeout_s`, then hang up the rest."""

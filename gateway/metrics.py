@@ -102,6 +102,10 @@ class Metrics:
         self.slow_clients = Counter(
             "voice_agent_slow_clients", "clients disconnected for not reading", registry=r
         )
+        self.tool_runs = Counter(
+            "voice_agent_tool_runs", "runs of tools: done, failed, late, cancelled", ["outcome"],
+            registry=r,
+        )  # fmt: skip
         self.http_requests = Counter(
             "voice_agent_http_requests", "requests of the HTTP API by route and status",
             ["route", "status"], registry=r,
@@ -109,6 +113,10 @@ class Metrics:
         self.media_frames = Counter(
             "voice_agent_media_frames", "caller frames by how they were got", ["flag"], registry=r
         )
+        self.echo = Counter(
+            "voice_agent_echo", "what was found out about a line's echo of our own voice",
+            ["transport", "verdict"], registry=r,
+        )  # fmt: skip
         r.register(_Gauges(gauges))
         r.register(_Histograms(histograms))
 

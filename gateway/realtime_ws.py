@@ -15,6 +15,7 @@ from voice_agent.events import EndReason, Event
 from voice_agent.types import FRAME_MS
 
 from .gateway import Gateway, LiveCall
+from .media.echo import EchoGuard
 from .realtime.items import new_id
 from .realtime.session import RealtimeSession
 
@@ -90,12 +91,18 @@ class RealtimeConnection:
             lead_ms=config.websocket_lead_ms,
             on_error=lambda code: gateway.metrics.protocol_errors.labels(code).inc(),
             on_frame=gateway.count_frame,
+            guard=self._guard,
         )
         # `model` is what stock clients must send; it names an agent if there is one of that name
         agent = params.get("agent")
         if agent is None and params.get("model") in gateway.stack.agent_names():
             agent = params.get("model")
         self._agent = agent
+
+    def _guard(self, telephone: bool) -> EchoGuard | None:
+        modes = self._gateway.config.echo
+        mode = modes.telephone if telephone else modes.realtime
+        return self._gateway.echo_guard(mode, self._live)
 
     def _on_event(self, event: Event) -> None:
         self._gateway.observe(event)

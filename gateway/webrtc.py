@@ -29,7 +29,7 @@ from voice_agent.events import EndReason, Event
 from .gateway import Gateway, LiveCall
 from .media.opus import Encoder
 from .media.receive import OpusReceiver
-from .page_events import page_event
+from .page_events import behind_ms, page_event
 
 log = logging.getLogger(__name__)
 
@@ -216,12 +216,17 @@ class RtcCall:
         gateway = self._gateway
         call = live.call = gateway.stack.open_call(self._agent, self._on_event, 0)
         sink.last_s = gateway.clock.now()
+        guard = gateway.echo_guard(gateway.config.echo.page, live)
 
         def tick() -> None:
             frame = receiver.frame()
             gateway.count_frame(frame)
-            call.hear(frame)
-            track.push(encoder.encode(call.tick().pcm))
+            call.hear(guard.heard(frame) if guard is not None else frame)
+            pcm = call.tick().pcm
+            track.push(encoder.encode(pcm))
+            if guard is not None:
+                guard.sent(pcm)
+                guard.tick()
             if gateway.clock.now() - sink.last_s > MEDIA_IDLE_S:
                 self._gone.set()
 
@@ -254,9 +259,13 @@ class RtcCall:
                 data = json.loads(message)
             except ValueError:
                 return
-            if isinstance(data, dict) and data.get("type") == "hangup":
+            if not isinstance(data, dict):
+                return
+            if data.get("type") == "hangup":
                 self._page_hung_up = True
                 self._gone.set()
+            elif (ms := behind_ms(data)) is not None and self._live and self._live.call:
+                self._live.call.playing_behind(ms)
 
         channel.on("message", on_message)
 

@@ -126,9 +126,14 @@ class Response:
         kind = "text" if self._settings.modality == "text" else "audio_transcript"
         self._emit(f"response.output_{kind}.delta", **self._place, delta=delta)
 
+    @property
+    def speaks(self) -> bool:
+        """Its audio is sent."""
+        return not self.done and self._settings.modality == "audio"
+
     def add_audio(self, pcm: Pcm16, offset: int) -> None:
         """One frame; offset: the reply's own sample position of its first sample."""
-        if self.done or self._settings.modality == "text":
+        if not self.speaks:
             return
         self._begin_item()
         if not self._starts or offset != self._offsets[-1] + self._sent - self._starts[-1]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from gateway.call_port import CallPort
+from gateway.media.echo import EchoGuard
 from voice_agent.errors import VoiceAgentError
 from voice_agent.events import (
     CallFault,
@@ -67,10 +68,14 @@ class RealtimeSession:
         lead_ms: int,
         on_error: Callable[[str], None] = lambda code: None,
         on_frame: Callable[[Frame], None] = lambda frame: None,
+        guard: Callable[[bool], EchoGuard | None] = lambda telephone: None,
     ) -> None:
+        """guard: makes the defence against our own echo for a line that is (not) a telephone's."""
         self._outbox = outbox
         self._on_error = on_error
         self._on_frame = on_frame
+        self._make_guard = guard
+        self._guard: EchoGuard | None = None
         self._lead_frames = lead_ms // FRAME_MS
         self._ahead = 0  # frames that the client has and has not played yet
         self._call: CallPort | None = None
@@ -87,6 +92,7 @@ class RealtimeSession:
     def attach(self, call: CallPort) -> None:
         """Say hello: the first message of every session is `session.created`."""
         self._call = call
+        self._guard = self._make_guard(False)
         self._emit("session.created", session=self.settings.wire())
 
     @property
@@ -133,14 +139,18 @@ class RealtimeSession:
                 self._ahead += 1
                 if (response := self._responses.get(frame.reply)) is not None:
                     response.add_audio(frame.pcm, frame.offset)
+                    if self._guard is not None and response.speaks:
+                        self._guard.sent(frame.pcm)
             while self._deferred:
                 self._handle(self._deferred.popleft())
             if not frame.audible or self._ahead > self._lead_frames:
-                return
+                break
+        if self._guard is not None:
+            self._guard.tick()
 
     def _hear(self, frame: Frame) -> None:
         self._on_frame(frame)
-        self.call.hear(frame)
+        self.call.hear(frame if self._guard is None else self._guard.heard(frame))
 
     # ------------------------------------------------------------ from the call
 
@@ -192,6 +202,8 @@ class RealtimeSession:
         if event.status is not ReplyStatus.COMPLETED:
             self._outbox.drop(response.id)
             self._ahead = 0
+            if self._guard is not None:
+                self._guard.cut()
         response.finish(event)
         if self._active is response:
             self._active = None
@@ -267,6 +279,7 @@ class RealtimeSession:
         )
         if after.input_format != now.input_format:
             self._input.set_format(after.input_format)
+            self._guard = self._make_guard(not isinstance(after.input_format, ce.PcmFormat))
         call.manual_turns = detection is None
         call.auto_response = detection is None or detection.create_response
         call.interruptible = detection is None or detection.interrupt_response

@@ -32,6 +32,8 @@ from voice_agent.events import (
     TurnTraced,
     WordsHeard,
 )
+from voice_agent.line import Line
+from voice_agent.own_words import Echo
 from voice_agent.playout import Tick
 from voice_agent.trace import Mark, TurnTrace
 from voice_agent.types import FRAME_MS, OUT_FRAME, OUT_RATE, SILENT_OUT, Frame, ReplyId, TurnId
@@ -71,10 +73,13 @@ class FakeCall:
     auto_response: bool = True
     interruptible: bool = True
     manual_turns: bool = False
+    line: Line | None = None
     heard: list[Frame] = field(default_factory=list)
     updates: list[dict[str, Any]] = field(default_factory=list)
     messages: list[tuple[str, str]] = field(default_factory=list)
     truncations: list[tuple[ReplyId, int]] = field(default_factory=list)
+    behind_ms: list[int] = field(default_factory=list)
+    echo_notes: list[str] = field(default_factory=list)
     ended: EndReason | None = None
 
     def __post_init__(self) -> None:
@@ -104,6 +109,9 @@ class FakeCall:
         self._end.set()
 
     # ------------------------------------------------------------ hearing
+
+    def tell_echo(self, echo: Echo, note: str) -> None:
+        self.echo_notes.append(note)
 
     def hear(self, frame: Frame) -> None:
         assert frame.pcm.shape == (320,)
@@ -230,6 +238,9 @@ class FakeCall:
     def truncate(self, reply: ReplyId, audio_ms: int) -> int:
         self.truncations.append((reply, audio_ms))
         return audio_ms
+
+    def playing_behind(self, ms: int) -> None:
+        self.behind_ms.append(ms)
 
 
 class FakeStack:
