@@ -37,6 +37,7 @@ PAGE_FILES = {
     "/call.js": ("call.js", "text/javascript; charset=utf-8"),
     "/meters.js": ("meters.js", "text/javascript; charset=utf-8"),
     "/transcript.js": ("transcript.js", "text/javascript; charset=utf-8"),
+    "/playback.js": ("playback.js", "text/javascript; charset=utf-8"),
     "/waterfall.js": ("waterfall.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),

@@ -69,6 +69,12 @@ function calm() {
   $("notice").hidden = true;
 }
 
+// What was cut is not played out of the browser's buffer either: the server counts it as unheard.
+function hush(ms) {
+  $("voice").muted = true;
+  setTimeout(() => { $("voice").muted = false; }, ms);
+}
+
 function onEvent(data) {
   switch (data.type) {
     case "started": transcript.newCall(); break;
@@ -86,6 +92,7 @@ function onEvent(data) {
       if (document.body.dataset.state !== "hearing") show("speaking");
       break;
     case "done":
+      if (data.status === "interrupted") hush(call?.playback.behindMs);
       transcript.done(data.reply, data.status, data.heard);
       if (["speaking", "thinking"].includes(document.body.dataset.state)) show("listening");
       break;
@@ -112,6 +119,7 @@ function start() {
       $("voice").srcObject = stream;
       meters.attach("output", stream);
     },
+    outputLatency: () => meters.outputLatency,
     connected: () => {
       attempts = 0;
       show("listening");

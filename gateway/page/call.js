@@ -1,5 +1,7 @@
 // One call over WebRTC: microphone out, voice in, events on the data channel "events".
 
+import { Playback } from "./playback.js";
+
 export class CallError extends Error {
   // kind: insecure | no-microphone | microphone-denied | microphone-busy | key | full | refused |
   //       unreachable | lost
@@ -58,7 +60,8 @@ async function exchange(offer, agent, key) {
 }
 
 export class Call {
-  // on: {event(data), input(stream), output(stream), connected(), closed(errorOrNull)}
+  // on: {event(data), input(stream), output(stream), connected(), closed(errorOrNull),
+  //      outputLatency() -> s}
   constructor(on) {
     this.on = on;
     this.closed = false;
@@ -71,6 +74,7 @@ export class Call {
     const pc = (this.pc = new RTCPeerConnection({ iceServers: [] }));
     this.channel = pc.createDataChannel("events");
     this.channel.onmessage = (message) => this.receive(JSON.parse(message.data));
+    this.playback = new Playback(pc, (message) => this.send(message), this.on.outputLatency);
     for (const track of this.stream.getAudioTracks()) {
       pc.addTrack(track, this.stream);
       track.onended = () => this.close(new CallError("no-microphone", ""));
@@ -104,6 +108,7 @@ export class Call {
     const state = this.pc.connectionState;
     if (state === "connected") {
       clearTimeout(this.timer);
+      this.playback.start();
       this.on.connected();
     } else if (state === "disconnected") {
       clearTimeout(this.timer);
@@ -122,9 +127,14 @@ export class Call {
     }
   }
 
+  send(message) {
+    if (this.channel?.readyState !== "open") return false;
+    this.channel.send(JSON.stringify(message));
+    return true;
+  }
+
   hangUp() {
-    if (this.channel?.readyState === "open") {
-      this.channel.send(JSON.stringify({ type: "hangup" }));
+    if (this.send({ type: "hangup" })) {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.close(null), 150); // let it leave
     } else {
@@ -141,6 +151,7 @@ export class Call {
   }
 
   release() {
+    this.playback?.stop();
     for (const track of this.stream?.getTracks() || []) {
       track.onended = null;
       track.stop();

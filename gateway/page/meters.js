@@ -20,6 +20,11 @@ export class Meters {
     if (!this.frame) this.draw();
   }
 
+  // Seconds from a sample's hand-over to the loudspeaker, where the browser tells.
+  get outputLatency() {
+    return this.context?.outputLatency || 0;
+  }
+
   level(name) {
     const { analyser, samples } = this.analysers[name];
     analyser.getFloatTimeDomainData(samples);

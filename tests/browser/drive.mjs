@@ -2,7 +2,8 @@
 //
 //   node drive.mjs '{"url": ..., "chromium": ..., "wav": ..., "shots": DIR, "scene": ..., ...}'
 //
-// scenes: call (a whole conversation with a barge-in), idle, full, key, insecure, denied, lost
+// scenes: call (a whole conversation with a barge-in), behind, idle, full, key, insecure,
+//         denied, lost
 
 import { chromium } from "playwright-core";
 
@@ -147,6 +148,12 @@ const scenes = {
     await page.click("#talk");
     await state("listening", "hearing", "thinking", "speaking");
     saw.connected = true;
+  },
+  behind: async () => {
+    await page.click("#talk");
+    await state("listening", "hearing", "thinking", "speaking");
+    saw.connected = true;
+    await page.waitForTimeout(1500); // some reports
   },
   insecure: async () => {
     await page.waitForSelector("#notice:not([hidden])");

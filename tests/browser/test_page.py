@@ -50,6 +50,15 @@ def test_at_rest(drive: Drive, server_url: str, width: int, color: str) -> None:
     check(drive(server_url, "idle", width=width, height=700, color=color))
 
 
+def test_it_tells_how_far_behind_it_plays(drive: Drive) -> None:
+    stack = FakeStack()
+    with serving_on_thread(stack) as server:
+        check(drive(server.url, "behind"))
+    (call,) = stack.calls
+    assert call.behind_ms, "the page's statistics were told"
+    assert all(0 < ms < 2000 for ms in call.behind_ms), call.behind_ms
+
+
 def test_a_full_server_is_explained(drive: Drive) -> None:
     with serving_on_thread(FakeStack(), max_calls=1) as server:
         server.gateway.admission.max_calls = 0

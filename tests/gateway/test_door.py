@@ -121,7 +121,14 @@ async def test_http_routes_and_headers() -> None:
         assert "style=" not in page.text
         assert "<style" not in page.text
         assert "http://" not in page.text.replace("http://www.w3.org/2000/svg", "")
-        for name in ("app.js", "call.js", "meters.js", "transcript.js", "waterfall.js"):
+        for name in (
+            "app.js",
+            "call.js",
+            "meters.js",
+            "playback.js",
+            "transcript.js",
+            "waterfall.js",
+        ):
             script = await get(server, f"/{name}")
             assert script.headers["content-type"].startswith("text/javascript")
         assert (await get(server, "/../app.py")).status_code == 404

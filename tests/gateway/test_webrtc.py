@@ -185,6 +185,18 @@ async def test_a_vanished_page_ends_the_call() -> None:
     assert stack.calls[0].ended is EndReason.TRANSPORT_LOST
 
 
+async def test_the_page_tells_how_far_behind_it_plays() -> None:
+    stack = FakeStack()
+    async with serving(stack) as server, peer() as p:
+        await p.connect(server)
+        await p.until("started")
+        for message in ('{"type":"playback","behind_ms":93.6}', "[]", '{"type":"playback"}',
+                        '{"type":"playback","behind_ms":1e9}', '{"type":"hangup"}'):  # fmt: skip
+            p.channel.send(message)
+        await p.until("ended")
+    assert stack.calls[0].behind_ms == [94]
+
+
 async def test_the_agents_goodbye_is_told() -> None:
     stack = FakeStack()
     async with serving(stack) as server, peer() as p:

@@ -1,0 +1,59 @@
+// How far what the caller hears is behind what has arrived: jitter buffer and loudspeaker. The
+// server is told, so that it remembers the words that were heard and no others.
+
+const REPORT_MS = 250;
+const CHANGE_MS = 5;
+
+// A delay that is told as two sums since the start (seconds of all samples, samples): the mean over
+// the newest samples, in ms.
+class Mean {
+  constructor() {
+    this.total = 0;
+    this.count = 0;
+    this.ms = 0;
+  }
+
+  next(total, count) {
+    if (count > this.count) this.ms = (1000 * (total - this.total)) / (count - this.count);
+    this.total = total;
+    this.count = count;
+    return this.ms;
+  }
+}
+
+export class Playback {
+  // send(message): to the server; outputLatency() -> s, for browsers whose statistics lack it
+  constructor(pc, send, outputLatency) {
+    this.pc = pc;
+    this.send = send;
+    this.outputLatency = outputLatency;
+    this.buffer = new Mean();
+    this.output = new Mean();
+    this.behindMs = 0;
+    this.told = -Infinity;
+  }
+
+  start() {
+    this.timer ||= setInterval(() => this.report().catch(() => this.stop()), REPORT_MS);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+  }
+
+  async report() {
+    let [buffer, output] = [null, null];
+    for (const stat of (await this.pc.getStats()).values()) {
+      if (stat.type === "inbound-rtp" && stat.kind === "audio") {
+        buffer = this.buffer.next(stat.jitterBufferDelay, stat.jitterBufferEmittedCount);
+      } else if (stat.type === "media-playout") {
+        output = this.output.next(stat.totalPlayoutDelay, stat.totalSamplesCount);
+      }
+    }
+    if (!this.buffer.count) return; // nothing has been played yet
+    this.behindMs = buffer + (output || 1000 * this.outputLatency());
+    if (Math.abs(this.behindMs - this.told) < CHANGE_MS) return;
+    const message = { type: "playback", behind_ms: Math.round(this.behindMs) };
+    if (this.send(message)) this.told = this.behindMs;
+  }
+}
