@@ -51,4 +51,5 @@ class Aligner:
             at += len(word)
         edges.append(begins.get(at, len(pcm) / IN_RATE))
         starts, ends = np.array(edges[:-1]), np.array(edges[1:])
-        return [round(s) for s in ((1 - HEARD) * starts + HEARD * ends) * OUT_RATE]
+        halves = ((1 - HEARD) * starts + HEARD * ends) * OUT_RATE
+        return [min(round(s), len(sound)) for s in halves]
