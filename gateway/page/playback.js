@@ -26,7 +26,7 @@ export class Playback {
   constructor(pc, send, outputLatency) {
     this.pc = pc;
     this.send = send;
-    this.outputLatency = outputLatency;
+    this.outputLatency = outputLatency || (() => 0);
     this.buffer = new Mean();
     this.output = new Mean();
     this.behindMs = 0;
