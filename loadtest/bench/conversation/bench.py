@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 OURS = "ours"
 SYSTEMS = (OURS, PLAIN.name, SMART_TURN.name)
 ROOT = Path(__file__).parents[3]
-CLIPS = (ROOT / "tests" / "data" / "clips", ROOT.parent / "shared" / "clips")
+CLIPS = (ROOT / "tests" / "data" / "clips",)
 
 
 @dataclass(frozen=True, slots=True)
