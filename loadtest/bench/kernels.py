@@ -204,7 +204,7 @@ def fma_rate(library: ctypes.CDLL, tries: int) -> float:
     library.native_multiply.restype = ctypes.c_float
     n = 1 << 20
     seconds = best_s(partial(library.native_multiply, ctypes.c_int64(n)), tries)
-    return n * 16 * 16 / seconds / 1e9
+    return float(n * 16 * 16 / seconds / 1e9)
 
 
 def attention(tries: int, limits: dict[int, float], gmac_s: float) -> list[dict[str, Any]]:
