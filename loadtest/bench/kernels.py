@@ -92,7 +92,9 @@ def together_s(calls: list[Call], tries: int) -> float:
         worker.start()
     for worker in workers:
         worker.join()
-    took = [max(e for _, e in r) - min(s for s, _ in r) for r in zip(*spans, strict=True)]
+    took: list[float] = [
+        max(e for _, e in r) - min(s for s, _ in r) for r in zip(*spans, strict=True)
+    ]
     return min(took[1:])
 
 
