@@ -72,7 +72,7 @@ def test_the_gpu_profile_reaches_every_stage(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(loading, "load_brain", stage("engine", brain))
     models = {"stt": "whisper-base", "llm": "qwen2.5-0.5b", "voice": "kokoro-int8"}
     config = Config.model_validate({"profile": "gpu", "models": models})
-    stack = loading._load(config, lambda what, share: None)
+    stack = loading._load(config, lambda what, share: None, loading.Parts())
     assert asked == {"recognition": "cuda", "voice": "cuda", "engine": "cuda"}
     assert (stack.target_s, stack.answer_within_s) == (0.3, 3.0)
     assert {choice.device for choice in stack.choices} == {"cuda"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,7 +66,7 @@ async def test_a_reader_that_leaves_ends_the_request() -> None:
 
 def test_what_is_too_long_to_compute_ahead_is_told_by_the_reply_only() -> None:
     scene = scripted("Fine.")
-    scene.engine.max_model_len = 60
+    scene.engine._limits = replace(scene.engine._limits, max_model_len=60)
     scene.play(silence(300), say("what is the time please tell me more and weather today now"))
     assert {f.code for f in scene.of(CallFault)} == {"VA330"}
     assert "takes at most 59" in scene.of(CallFault)[0].message

@@ -55,12 +55,16 @@ async def test_a_functions_signature_is_the_schema() -> None:
     assert told == '{"people": 2, "where": "in", "call": "the call"}'
 
 
-@pytest.mark.parametrize(
-    "text", ['{"people": 0}', '{"people": "two"}', '{"people": 1, "x": 1}', "[]", "{", "{}"]
-)
+@pytest.mark.parametrize("text", ['{"people": 0}', '{"people": "two"}', "[]", "{", "{}"])
 def test_arguments_that_do_not_fit_never_reach_it(text: str) -> None:
     with pytest.raises(ToolFailed):
         parse(made(table), text)
+
+
+async def test_an_argument_it_does_not_have_never_reaches_it() -> None:
+    t = made(table)
+    with pytest.raises(ToolFailed, match="Extra inputs"):
+        await t.run(parse(t, '{"people": 1, "x": 1}'), CALL)
 
 
 def test_a_schema_that_refers_elsewhere_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
