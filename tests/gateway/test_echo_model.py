@@ -112,7 +112,7 @@ def test_our_echo_alone_is_no_caller(ours, vad, mode):
         assert guard.report.verdict is Echo.FOUND
         held += voiced(vad, clean)
         bare += voiced(vad, line)
-    # measured: 0 to 5 onsets over these 18 lines; the voice is never the same twice
+    # measured: up to 5 onsets over these 18 lines; the voice is never the same twice
     assert held <= 0.05 * bare, f"{held} windows of voice, {bare} unguarded"
 
 
