@@ -2,10 +2,10 @@
 
 Short calls built from recorded speech go through this server's own call and through two baselines,
 in virtual time with stage times from a table, or this machine's; docs/TURNS.md says what is
-counted. --clips: a folder of 16-bit WAV recordings, each one caller's turn, with a transcripts.tsv (columns `file` and
-`transcript`; recordings whose words are only "mm-hm" or the like are backchannels); without it the
-repository's clips and the Asterisk prompts, where they are. Figures are of the
-half of the files that nothing was tuned on (by the hash of a file's name; --half).
+counted. --clips: a folder of 16-bit WAV recordings, each one caller's turn, with a transcripts.tsv
+(columns `file` and `transcript`; recordings whose words are only "mm-hm" or the like are
+backchannels); without it the repository's clips and the Asterisk prompts, where they are. Figures
+are of the half of the files that nothing was tuned on (by the hash of a file's name; --half).
 """
 
 from __future__ import annotations

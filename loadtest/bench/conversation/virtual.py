@@ -33,11 +33,12 @@ WINDOW_S = 9.0  # of sound that the recogniser's smallest window holds
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What each stage takes, in ms, one call alone; round figures, those of recognition and of the
-    end-of-turn model estimated (`--measure-stages` takes this machine's). recognise: a pass
-    over at most 9 s of sound, a further second of it, a word of its transcript. first_text: of a language model whose prompt
-    is known but for the caller's words; token: each further one. first_piece: of a clause's voice,
-    and each word of the clause; voice_s: a further second of sound."""
+    """What each stage takes, in ms, one call alone; round figures, those of recognition and of
+    the end-of-turn model estimated (`--measure-stages` takes this machine's). recognise: a pass
+    over at most 9 s of sound, a further second of it, a word of its transcript. first_text: of
+    a language model whose prompt is known but for the caller's words; token: each further one.
+    first_piece: of a clause's voice, and each word of the clause; voice_s: a further second of
+    sound."""
 
     recognise: float = 60.0
     recognise_s: float = 6.0
