@@ -141,7 +141,7 @@ async def _offer(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     try:
         sdp, agent = await _read_offer(request, gateway.config.max_sdp_bytes)
-        call = RtcCall(gateway, sdp, agent)
+        call = RtcCall(gateway, sdp, request.scope["grant"].agent_for(agent))
         calls: asyncio.TaskGroup = request.app.state.calls
         calls.create_task(call.run())
         answer = await call.answer

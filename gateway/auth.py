@@ -1,4 +1,4 @@
-"""Who may enter at all: Host, Origin and API key, on HTTP and WebSocket alike.
+"""Who may enter at all: Host, Origin and key or token, on HTTP and WebSocket alike.
 
 A web page anywhere can open a socket to localhost, and a name it owns can be re-bound to
 127.0.0.1; the browser always tells us both, so both are checked before anything else.
@@ -9,12 +9,31 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from voice_agent.keys import KeyFile, digest
 
 from .config import GatewayConfig
+from .grant import LOCAL, Grant, Scope, of_key
+from .tokens import PREFIX as TOKEN_PREFIX
+from .tokens import Tokens
 
+Clock = Callable[[], float]
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
+PAGE = Grant("page", frozenset([Scope.CALL]), frozenset())
+"""Whoever opens a public page."""
+_SCOPES = (
+    ("/metrics", Scope.METRICS),
+    ("/ops", Scope.ADMIN),
+    ("/api/ops", Scope.ADMIN),
+    ("/v1/realtime", Scope.CALL),
+    ("/v1/", Scope.API),
+    ("/", Scope.CALL),
+)
+"""What the paths below each prefix ask for; the first that fits counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +53,54 @@ def _is_address(host: str) -> bool:
     return True
 
 
+def scope_of(path: str) -> Scope:
+    """What a path asks for; whatever nobody has thought of asks for CALL at least."""
+    for prefix, scope in _SCOPES:
+        if path.startswith(prefix) and (
+            prefix.endswith("/") or path[len(prefix) : len(prefix) + 1] in ("", "/")
+        ):
+            return scope
+    return Scope.ADMIN
+
+
+class KeyRing:
+    """Every key that opens this server, as a hash: those of the configuration and of the file."""
+
+    def __init__(self, api_keys: Iterable[str], file: Path | None, now: Clock = time.time) -> None:
+        self._fixed = {f"config{n}": digest(key) for n, key in enumerate(api_keys)}
+        self._file = KeyFile(file) if file else None
+        self._now = now
+
+    @property
+    def any(self) -> bool:
+        """Whether a key is needed: revoking the last one does not open the door."""
+        return bool(self._fixed or (self._file and self._file.records()))
+
+    def good(self, subject: str) -> bool:
+        if self._file is not None:
+            for record in self._file.records():
+                if record.id == subject:
+                    return record.good(self._now())
+        return subject in self._fixed or (subject == LOCAL.subject and not self.any)
+
+    def find(self, key: str) -> Grant | None:
+        """Every key is compared, each in constant time."""
+        offered, found = digest(key), None
+        for subject, known in self._fixed.items():
+            if hmac.compare_digest(offered, known):
+                found = of_key(subject, [Scope.ADMIN])
+        for record in self._file.records() if self._file else ():
+            if hmac.compare_digest(offered, record.sha256) and record.good(self._now()):
+                found = of_key(record.id, map(Scope, record.scopes), record.agent)
+        return found
+
+
 class Doorkeeper:
     """Pure checks over header values; knows no framework."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self._keys = tuple(key.encode() for key in config.api_keys)
+        self.keys = KeyRing(config.api_keys, config.keys_file)
+        self.tokens = Tokens(lambda subject: subject == PAGE.subject or self.keys.good(subject))
         names = (config.host, "localhost", "127.0.0.1", "[::1]")
         own = {f"[{n}]" if ":" in n and not n.startswith("[") else n for n in names}
         self._hosts = {f"{n.lower()}:{config.port}" for n in own}
@@ -53,7 +115,7 @@ class Doorkeeper:
 
     @property
     def key_required(self) -> bool:
-        return bool(self._keys)
+        return self.keys.any
 
     def check_host(self, host: str | None) -> Refusal | None:
         value = (host or "").lower()
@@ -87,24 +149,39 @@ class Doorkeeper:
     def allows_cross(self, origin: str) -> bool:
         return origin.lower().rstrip("/") in self._origins
 
-    def check_key(self, headers: Mapping[str, str], subprotocols: Iterable[str]) -> Refusal | None:
-        """Bearer header, or the browser's sub-protocol. Every key is compared, in constant time."""
-        if not self._keys:
-            return None
-        scheme, _, offered = headers.get("authorization", "").partition(" ")
-        given = offered.strip() if scheme.lower() == "bearer" else ""
+    def identify(self, headers: Mapping[str, str], subprotocols: Iterable[str]) -> Grant | Refusal:
+        """Whose request this is: Bearer header, or the browser's sub-protocol."""
+        given = offered_key(headers, subprotocols)
+        if given.startswith(TOKEN_PREFIX) and (grant := self.tokens.verify(given)):
+            return grant
+        if not self.key_required:
+            return LOCAL
         if not given:
-            given = next(
-                (p[len(KEY_SUBPROTOCOL) :] for p in subprotocols if p.startswith(KEY_SUBPROTOCOL)),
-                "",
-            )
-        matches = [hmac.compare_digest(given.encode(), key) for key in self._keys]
-        if any(matches):
+            words = "Send the server's API key as `Authorization: Bearer KEY`."
+            return Refusal(401, "invalid_api_key", words)
+        if (grant := self.keys.find(given)) is not None:
+            return grant
+        if given.startswith(TOKEN_PREFIX):
+            words = "This token has expired, or is none of ours: get a new one."
+            return Refusal(401, "invalid_token", words)
+        return Refusal(401, "invalid_api_key", "This API key is not known here.")
+
+    def check_scope(self, grant: Grant, path: str) -> Refusal | None:
+        scope = scope_of(path)
+        if grant.opens(scope):
             return None
         return Refusal(
-            401,
-            "invalid_api_key",
-            "Send the server's API key as `Authorization: Bearer KEY`."
-            if not given
-            else "This API key is not known here.",
+            403,
+            "insufficient_scope",
+            f"This key does not open {path[:100]}: it lacks the scope {scope.value!r}.",
         )
+
+
+def offered_key(headers: Mapping[str, str], subprotocols: Iterable[str]) -> str:
+    """The key or token of a request; "" if it has none."""
+    scheme, _, offered = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and (given := offered.strip()):
+        return given
+    return next(
+        (p[len(KEY_SUBPROTOCOL) :] for p in subprotocols if p.startswith(KEY_SUBPROTOCOL)), ""
+    )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from pathlib import Path
 
 from voice_agent.errors import UsageError
+from voice_agent.keys import KeyFile
 
 from .media.echo import EchoMode
 
@@ -28,7 +30,8 @@ class EchoModes:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """api_keys: any of them opens the door; empty: no key (loopback only).
+    """api_keys: any of them opens everything. keys_file: hashes of further keys. Neither: no key
+    (loopback only).
 
     allowed_hosts: further values of the Host header, `name` (any port) or `name:port`.
     allowed_origins: further pages, as `https://name[:port]`, that may call this server.
@@ -38,6 +41,7 @@ class GatewayConfig:
     host: str = "127.0.0.1"
     port: int = 8080
     api_keys: tuple[str, ...] = ()
+    keys_file: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_calls: int = 8
@@ -66,10 +70,11 @@ def check_bind(config: GatewayConfig) -> None:
             "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`",
             code="VA451",
         )
-    if not is_loopback(config.host) and not config.api_keys:
+    in_file = KeyFile(config.keys_file).records() if config.keys_file else ()
+    if not is_loopback(config.host) and not config.api_keys and not in_file:
         raise UsageError(
-            f"binding {config.host} lets other machines place calls: set an API key "
-            "(VOICE_AGENT__SERVER__API_KEYS or server.api_keys), or bind 127.0.0.1",
+            f"binding {config.host} lets other machines place calls: make an API key "
+            "(`voice-agent keys add NAME`), or bind 127.0.0.1",
             code="VA450",
         )
     for origin in config.allowed_origins:

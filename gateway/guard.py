@@ -9,6 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .auth import Doorkeeper, Refusal
+from .grant import Grant
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -29,7 +30,8 @@ SECURITY_HEADERS = {
 class Guard:
     """ASGI middleware: Host, Origin, key, then the security headers on every answer.
 
-    open_paths need no key.
+    Behind it `scope["grant"]` says what the caller may do. open_paths need no key; what is sent
+    with one counts all the same.
     """
 
     def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper, open_paths: Collection[str]) -> None:
@@ -68,9 +70,14 @@ class Guard:
         keeper = self._doorkeeper
         host = headers.get("host")
         refusal = keeper.check_host(host) or keeper.check_origin(headers.get("origin"), host)
-        if refusal is None and not preflight and scope["path"] not in self._open_paths:
-            refusal = keeper.check_key(headers, scope.get("subprotocols", ()))
-        return refusal
+        if refusal is not None or preflight:
+            return refusal
+        grant = keeper.identify(headers, scope.get("subprotocols", ()))
+        if isinstance(grant, Grant):
+            scope["grant"] = grant
+        if scope["path"] in self._open_paths:
+            return None
+        return grant if isinstance(grant, Refusal) else keeper.check_scope(grant, scope["path"])
 
     async def _preflight(self, allowed: bool, send: Send) -> None:
         headers = [(b"content-length", b"0")]

@@ -97,7 +97,7 @@ class RealtimeConnection:
         agent = params.get("agent")
         if agent is None and params.get("model") in gateway.stack.agent_names():
             agent = params.get("model")
-        self._agent = agent
+        self._agent = websocket.scope["grant"].agent_for(agent)
 
     def _guard(self, telephone: bool) -> EchoGuard | None:
         modes = self._gateway.config.echo

@@ -9,8 +9,9 @@ import httpx
 import pytest
 import websockets
 
-from gateway.auth import Doorkeeper
+from gateway.auth import Doorkeeper, scope_of
 from gateway.config import GatewayConfig, check_bind
+from gateway.grant import Grant, Scope
 from tests.support.fake_call import FakeStack
 from tests.support.live_server import Running, serving
 from voice_agent.errors import UsageError
@@ -100,7 +101,7 @@ def test_origins(origin: str | None, fine: bool) -> None:
 )
 def test_keys(headers: dict[str, str], protocols: tuple[str, ...], fine: bool) -> None:
     keeper = Doorkeeper(GatewayConfig(api_keys=("another key of some length", KEY)))
-    assert (keeper.check_key(headers, protocols) is None) == fine
+    assert isinstance(keeper.identify(headers, protocols), Grant) == fine
 
 
 async def get(server: Running, path: str, **headers: str) -> httpx.Response:
@@ -222,3 +223,44 @@ async def test_draining_refuses_new_calls_and_ends_live_ones() -> None:
         async with websockets.connect(f"{server.ws}/v1/realtime") as late:
             assert json.loads(await late.recv())["error"]["code"] == "VA461"
     assert stack.calls[0].ended == "server_draining"
+
+
+async def test_a_token_opens_calls_of_its_agent_and_nothing_else() -> None:
+    stack = FakeStack()
+    async with serving(stack, api_keys=(KEY,)) as server:
+        keys = server.gateway.doorkeeper.keys
+        grant = keys.find(KEY)
+        assert grant is not None
+        token = server.gateway.doorkeeper.tokens.mint(grant, agent="other").value
+        bearer = {"authorization": f"Bearer {token}"}
+        assert (await get(server, "/api/agents", **bearer)).status_code == 200
+        for path in ("/metrics", "/v1/models"):
+            refused = await get(server, path, **bearer)
+            assert refused.status_code == 403
+            assert refused.json()["error"]["code"] == "insufficient_scope"
+        async with websockets.connect(
+            f"{server.ws}/v1/realtime", additional_headers=bearer
+        ) as socket:
+            assert json.loads(await socket.recv())["type"] == "session.created"
+        assert stack.calls[0].agent == "other"
+        async with websockets.connect(
+            f"{server.ws}/v1/realtime?agent=default", additional_headers=bearer
+        ) as socket:
+            assert json.loads(await socket.recv())["error"]["code"] == "VA458"
+        body = {"type": "offer", "sdp": "v=0", "agent": "default"}
+        async with httpx.AsyncClient() as client:
+            offer = await client.post(f"{server.url}/rtc/offer", json=body, headers=bearer)
+        assert offer.json()["error"]["code"] == "VA458"
+        expired = await get(server, "/api/agents", authorization="Bearer ek_a.b.c")
+        assert expired.status_code == 401
+        assert expired.json()["error"]["code"] == "invalid_token"
+
+
+def test_scopes_of_paths() -> None:
+    for path, scope in (
+        ("/metrics", Scope.METRICS), ("/ops", Scope.ADMIN), ("/api/ops/calls", Scope.ADMIN),
+        ("/v1/realtime", Scope.CALL), ("/v1/realtime/client_secrets", Scope.CALL),
+        ("/v1/realtimes", Scope.API), ("/v1/chat/completions", Scope.API), ("/v1", Scope.CALL),
+        ("/rtc/offer", Scope.CALL), ("/opsx", Scope.CALL), ("*", Scope.ADMIN), ("", Scope.ADMIN),
+    ):  # fmt: skip
+        assert scope_of(path) is scope, path
