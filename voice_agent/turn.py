@@ -23,6 +23,7 @@ from typing import TypeAlias
 from .turn_records import (
     Commit,
     Cut,
+    Discard,
     Dismiss,
     Duck,
     Effect,
@@ -56,9 +57,9 @@ from .turn_tables import CALLER, FLOOR, FORBIDDEN, Caller, CallerMove, Floor, Fl
 from .types import TurnId
 
 __all__ = [
-    "Caller", "Commit", "Cut", "Dismiss", "Duck", "Effect", "Ended", "Event", "FirstSound",
-    "Floor", "Guard", "Heard", "Hold", "Interrupt", "Keyed", "Lasted", "Listen", "Mute",
-    "NoInput", "Onset", "Pause", "Pressed", "Reopen", "ReplyBegins", "ReplyOver", "Resume",
+    "Caller", "Commit", "Cut", "Discard", "Dismiss", "Duck", "Effect", "Ended", "Event",
+    "FirstSound", "Floor", "Guard", "Heard", "Hold", "Interrupt", "Keyed", "Lasted", "Listen",
+    "Mute", "NoInput", "Onset", "Pause", "Pressed", "Reopen", "ReplyBegins", "ReplyOver", "Resume",
     "Resumed", "Revise", "Speech", "Step", "ThinkEarly", "Transcribe", "TurnState", "Undecided",
     "step",
 ]  # fmt: skip
@@ -77,6 +78,7 @@ class TurnState:
     onset_ms: int = 0
     last_voiced_ms: int = 0
     ended: bool = False  # silence ran out, and the turn still waits: for its text, or for us
+    muting: bool = False  # ended by muting: the caller is muted as soon as it is committed
     text: str | None = None  # complete transcript of the current revision
     speech: Speech = Speech.NOTHING
     committed: TurnId | None = None
@@ -129,6 +131,8 @@ def step(s: TurnState, e: Event) -> Step:
             return _guard(s) if e.on else _unguard(s)
         case Mute():
             return _mute(s, e)
+        case Discard():
+            return _discard(s)
 
 
 # ---------------------------------------------------------------- moves
@@ -213,7 +217,7 @@ def _pause(s: TurnState, e: Pause) -> Step:
 
 
 def _resumed(s: TurnState) -> Step:
-    if s.caller is not Caller.PAUSED:
+    if s.caller is not Caller.PAUSED or s.muting:
         return s, ()
     old, caller = s.turn, _caller(s, CallerMove.GOES_ON)
     s = replace(s, caller=caller, turn=old.revised(), ended=False, text=None)
@@ -290,29 +294,48 @@ def _settle(s: TurnState) -> Step:
     return s, (Commit(turn, text, s.last_voiced_ms),)
 
 
-def _done(s: TurnState, *, floor: Floor | None = None, candidate: bool | None = None) -> TurnState:
+def _done(
+    s: TurnState,
+    move: CallerMove = CallerMove.IS_DONE,
+    *,
+    floor: Floor | None = None,
+    candidate: bool | None = None,
+) -> TurnState:
+    """The caller's utterance is over, one way or another."""
     return replace(
         s,
-        caller=_caller(s, CallerMove.IS_DONE),
+        caller=_caller(s, CallerMove.IS_DONE_MUTED if s.muting else move),
         floor=s.floor if floor is None else floor,
         candidate=s.candidate if candidate is None else candidate,
+        muting=False,
         ended=False,
         text=None,
     )
 
 
 def _mute(s: TurnState, e: Mute) -> Step:
+    """What was said until now is the turn: nothing can follow, so no silence is waited for."""
     if not e.on:
-        if s.caller is not Caller.MUTED:
-            return s, ()
-        return replace(s, caller=_caller(s, CallerMove.IS_UNMUTED)), ()
-    if s.caller is Caller.MUTED:
+        unmuted = s.caller is Caller.MUTED
+        caller = _caller(s, CallerMove.IS_UNMUTED) if unmuted else s.caller
+        return replace(s, caller=caller, muting=False), ()
+    if s.caller is Caller.MUTED or s.muting:
         return s, ()
-    spoke = s.caller is not Caller.SILENT
-    effects: tuple[Effect, ...] = (Dismiss(s.turn),) if spoke else ()
-    s, more = _give_back(s)
-    s = replace(s, caller=_caller(s, CallerMove.IS_MUTED), candidate=False, ended=False, text=None)
-    return s, effects + more
+    if s.caller is Caller.SILENT:
+        return replace(s, caller=_caller(s, CallerMove.IS_MUTED)), ()
+    s = replace(s, muting=True, ended=True)
+    if s.caller is Caller.PAUSED:
+        return _settle(s)
+    caller = _caller(s, CallerMove.IS_MUTED)
+    return replace(s, caller=caller, last_voiced_ms=e.at_ms, text=None), (Transcribe(s.turn),)
+
+
+def _discard(s: TurnState) -> Step:
+    if s.caller not in (Caller.SPEAKING, Caller.PAUSED):
+        return s, ()
+    turn = s.turn
+    s, effects = _give_back(s)
+    return _done(s, CallerMove.IS_DROPPED, candidate=False), (Dismiss(turn), *effects)
 
 
 # ---------------------------------------------------------------- keys
@@ -343,12 +366,12 @@ def _keyed(s: TurnState, e: Keyed) -> Step:
 def _reply_begins(s: TurnState, e: ReplyBegins) -> Step:
     speaks = s.caller in (Caller.SPEAKING, Caller.PAUSED)
     if e.floor is Floor.DRAINING and s.floor is not Floor.DRAINING:
-        caller = _caller(s, CallerMove.IS_DROPPED) if speaks else s.caller
         dropped: tuple[Effect, ...] = (Dismiss(s.turn),) if speaks else ()
         if s.floor is Floor.HELD:
             dropped = (*dropped, Resume())
-        s = replace(s, floor=_floor(s, FloorMove.GOODBYE), caller=caller, candidate=False)
-        return replace(s, sounded=False, ducked=False, ended=False, text=None), dropped
+        floor = _floor(s, FloorMove.GOODBYE)
+        s = _done(s, CallerMove.IS_DROPPED, floor=floor) if speaks else replace(s, floor=floor)
+        return replace(s, candidate=False, sounded=False, ducked=False), dropped
     if s.floor is not Floor.IDLE:
         return s, ()
     if e.floor is Floor.UNINTERRUPTIBLE:

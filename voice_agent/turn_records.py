@@ -118,7 +118,15 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Mute:
+    """The caller is muted from now on (on), or heard again (off)."""
+
     on: bool
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """What the caller says and was not committed is to be forgotten."""
 
 
 Event: TypeAlias = (
@@ -136,6 +144,7 @@ Event: TypeAlias = (
     | ReplyOver
     | Guard
     | Mute
+    | Discard
 )
 
 # ---------------------------------------------------------------- effects

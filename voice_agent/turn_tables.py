@@ -48,8 +48,9 @@ class CallerMove(StrEnum):
     PAUSES = "pauses"
     GOES_ON = "goes on"
     IS_DONE = "is done"  # committed, answered with nothing, or dismissed
-    IS_DROPPED = "is dropped"  # we say goodbye
-    IS_MUTED = "is muted"
+    IS_DROPPED = "is dropped"  # we say goodbye, or a client forgets it
+    IS_MUTED = "is muted"  # and a turn that was begun is over: it needs only its words
+    IS_DONE_MUTED = "is done or dropped, muted"
     IS_UNMUTED = "is unmuted"
 
 
@@ -79,13 +80,13 @@ CALLER: Mapping[Caller, Mapping[CallerMove, Caller]] = {
     Caller.SPEAKING: {
         CallerMove.PAUSES: Caller.PAUSED,
         CallerMove.IS_DROPPED: Caller.SILENT,
-        CallerMove.IS_MUTED: Caller.MUTED,
+        CallerMove.IS_MUTED: Caller.PAUSED,
     },
     Caller.PAUSED: {
         CallerMove.GOES_ON: Caller.SPEAKING,
         CallerMove.IS_DONE: Caller.SILENT,
         CallerMove.IS_DROPPED: Caller.SILENT,
-        CallerMove.IS_MUTED: Caller.MUTED,
+        CallerMove.IS_DONE_MUTED: Caller.MUTED,
     },
     Caller.MUTED: {
         CallerMove.IS_UNMUTED: Caller.SILENT,

@@ -222,6 +222,40 @@ def test_words_heard_never_run_ahead_of_the_sound() -> None:
     assert len(chars) >= 10, "words are reported one by one"
 
 
+@pytest.mark.parametrize("spoken_on", ["", "stop please"])
+def test_muting_in_the_middle_of_a_sentence_answers_what_was_said(spoken_on: str) -> None:
+    parts = [] if not spoken_on else [say(spoken_on)]
+    scene = Scene("Fine.").play(
+        silence(300), say("what is the time and"), lambda call: call.mute(True), *parts
+    )
+    assert [e.text for e in scene.of(TurnCommitted)] == ["what is the time and"]
+    assert scene.history == [("user", "what is the time and"), ("assistant", "Fine.")]
+    (traced,) = scene.of(TurnTraced)
+    marks = traced.trace.marks
+    assert marks[Mark.COMMIT] - marks[Mark.SPEECH_END] <= 0.2, "no silence is waited for"
+
+
+def test_talking_on_after_a_short_mute_belongs_to_the_same_turn() -> None:
+    scene = Scene("Fine.")
+    scene.thinker.first_s = 1.2
+    scene.play(
+        silence(300), say("tell me"), lambda call: call.mute(True), silence(500),
+        lambda call: call.mute(False), say("more please"),
+    )  # fmt: skip
+    assert [e.text for e in scene.of(TurnCommitted)] == ["tell me", "tell me more please"]
+    assert scene.history == [("user", "tell me more please"), ("assistant", "Fine.")]
+
+
+def test_a_client_that_ends_turns_itself_may_mute_before_it_does() -> None:
+    scene = Scene("Fine.").play(
+        lambda call: call.use_manual_turns(True),
+        silence(300), say("hello"), lambda call: call.mute(True), say("stop"), silence(100),
+        lambda call: call.commit_audio(), lambda call: call.respond(),
+    )  # fmt: skip
+    assert [e.text for e in scene.of(TurnCommitted)] == ["hello"]
+    assert scene.of(ReplyDone)[0].heard == "Fine."
+
+
 def test_manual_turns_wait_for_commit_and_respond() -> None:
     scene = Scene("It is noon.").play(
         lambda call: call.use_manual_turns(True),

@@ -316,13 +316,49 @@ def test_a_turn_is_reopened_a_bounded_number_of_times() -> None:
     assert kinds(effects)[-1] != "Reopen"
 
 
-def test_mute_drops_what_was_being_said_and_frees_a_hold() -> None:
-    s, _ = run(speaking(), tm.Onset(5000))
-    s, effects = run(s, tm.Mute(True))
-    assert kinds(effects) == ["Dismiss", "Resume"]
-    assert (s.caller, s.floor) == (Caller.MUTED, Floor.SPEAKING)
-    s, _ = run(s, tm.Onset(6000), tm.Mute(False))
+def test_muting_ends_the_turn_and_the_words_said_until_then_are_answered() -> None:
+    s, effects = run(fresh(), tm.Onset(100), tm.Mute(True, 900))
+    assert kinds(effects) == ["Listen", "Transcribe"]
+    s, effects = run(s, tm.Resumed(), tm.Onset(950), words(s, "hel", complete=False))
+    assert effects == [], "nothing that comes later belongs to it"
+    s, effects = run(s, words(s))
+    assert effects == [tm.Commit(TurnId("c", 0), "hello there", 900)]
+    assert (s.caller, s.floor) == (Caller.MUTED, Floor.THINKING)
+    s, _ = run(s, tm.Onset(1000), tm.Mute(False, 1100))
     assert s.caller is Caller.SILENT
+
+
+def test_muting_in_a_pause_commits_the_words_at_once() -> None:
+    s, _ = run(fresh(), tm.Onset(100), tm.Pause(900))
+    s, effects = run(s, words(s), tm.Mute(True, 1000))
+    assert effects[-1] == tm.Commit(TurnId("c", 0), "hello there", 900)
+    assert s.caller is Caller.MUTED
+
+
+def test_unmuted_before_the_words_are_known_the_turn_may_go_on() -> None:
+    s, _ = run(fresh(), tm.Onset(100), tm.Mute(True, 900), tm.Mute(False, 1000))
+    s, effects = run(s, tm.Onset(1100))
+    assert kinds(effects) == ["Revise"]
+    assert s.caller is Caller.SPEAKING
+
+
+@pytest.mark.parametrize("said", [Speech.WORDS, Speech.BACKCHANNEL, Speech.NOTHING])
+def test_muting_over_our_voice_leaves_the_verdict_to_the_words(said: Speech) -> None:
+    s, _ = run(speaking(), tm.Onset(5000), tm.Mute(True, 5300))
+    assert s.floor is Floor.HELD
+    s, effects = run(s, tm.Heard(s.turn, "x" if said is Speech.WORDS else "", said, True))
+    took = said is Speech.WORDS
+    assert kinds(effects) == (["Interrupt", "Commit"] if took else ["Resume", "Dismiss"])
+    assert (s.caller, s.floor) == (Caller.MUTED, Floor.THINKING if took else Floor.SPEAKING)
+
+
+@pytest.mark.parametrize("muted", [False, True])
+def test_what_a_client_discards_is_forgotten_and_frees_a_hold(muted: bool) -> None:
+    s, _ = run(speaking(), tm.Onset(5000), *[tm.Mute(True, 5300)] * muted)
+    s, effects = run(s, tm.Discard())
+    assert kinds(effects) == ["Dismiss", "Resume"]
+    assert (s.caller, s.floor) == (Caller.MUTED if muted else Caller.SILENT, Floor.SPEAKING)
+    assert run(s, tm.Discard()) == (s, [])
 
 
 def test_a_reply_requested_while_the_caller_speaks_is_held() -> None:
@@ -349,6 +385,7 @@ _EVENTS = st.sampled_from(
         "over",
         "mute",
         "unmute",
+        "discard",
         "unsure",
         "lasted",
         "undecided",
@@ -390,7 +427,9 @@ def _event(name: str, s: TurnState, ms: int) -> tm.Event:
         case "over":
             return tm.ReplyOver()
         case "mute":
-            return tm.Mute(True)
+            return tm.Mute(True, ms)
+        case "discard":
+            return tm.Discard()
         case "unsure":
             return tm.Heard(s.turn, "the", Speech.UNSURE, ms % 2 == 0)
         case "lasted":
@@ -407,7 +446,7 @@ def _event(name: str, s: TurnState, ms: int) -> tm.Event:
             return tm.Keyed("I pressed 1.", ms)
         case "begin guarded":
             return tm.ReplyBegins(Floor.UNINTERRUPTIBLE)
-    return tm.Mute(False)
+    return tm.Mute(False, ms)
 
 
 @settings(max_examples=400, deadline=None)
@@ -440,8 +479,9 @@ def test_any_sequence_keeps_the_rules(script: list[tuple[str, int]]) -> None:
         if name == "stale":
             assert s == before
     # Whatever happened, silence and a finished reply bring the machine to rest.
-    if s.floor is Floor.DRAINING or s.caller is Caller.MUTED:
+    if s.floor is Floor.DRAINING:
         return
+    s, _ = run(s, tm.Mute(False, ms))
     s, _ = run(s, tm.ReplyOver(), tm.ReplyOver())  # of a reply to words that had waited, too
     if s.caller is Caller.SPEAKING:
         s, _ = run(s, tm.Pause(ms + 100))

@@ -47,7 +47,7 @@ def events(turn: TurnId) -> list[tm.Event]:
     return [
         *heard, tm.Onset(9000), tm.Pause(9000), tm.Resumed(), tm.Ended(9000), tm.Lasted(),
         tm.Undecided(), tm.Pressed(9000), tm.Keyed("1", 9000), tm.FirstSound(), tm.ReplyOver(),
-        tm.Guard(True), tm.Guard(False), tm.Mute(True), tm.Mute(False),
+        tm.Guard(True), tm.Guard(False), tm.Mute(True, 9000), tm.Mute(False, 9000), tm.Discard(),
         *map(tm.ReplyBegins, (Floor.THINKING, Floor.UNINTERRUPTIBLE, Floor.DRAINING)),
     ]  # fmt: skip
 
