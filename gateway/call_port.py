@@ -15,6 +15,7 @@ from voice_agent.endpointing import TurnTaking
 from voice_agent.events import EndReason, Event
 from voice_agent.line import Line
 from voice_agent.own_words import Echo
+from voice_agent.player import Sounding
 from voice_agent.playout import Tick
 from voice_agent.types import Frame, ReplyId
 
@@ -36,6 +37,10 @@ class CallPort(Protocol):
 
     def tell_echo(self, echo: Echo, note: str) -> None:
         """Whether the line sends our own voice back; note: for the trace."""
+        ...
+
+    def play_on(self, player: Sounding) -> None:
+        """Our sound leaves through a player elsewhere; set before `run`."""
         ...
 
     def tick(self) -> Tick:

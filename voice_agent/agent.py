@@ -30,6 +30,7 @@ from .events import (
 )
 from .line import Line
 from .own_words import Echo
+from .player import Sounding
 from .playout import Tick
 from .scope import CancelScope
 from .silence import Due, Silence, SilenceLimits
@@ -94,6 +95,10 @@ class Call:
     def tell_echo(self, echo: Echo, note: str) -> None:
         """The transport found out whether the line sends our own voice back."""
         self._turns.echo, self._turns.echo_note = echo, note
+
+    def play_on(self, player: Sounding) -> None:
+        """Our sound leaves through a player elsewhere; set before `run`. Raises InternalError."""
+        self._turns.mouth.play_on(player)
 
     def tick(self) -> Tick:
         """The next 20 ms for the caller, silence included. Called once per 20 ms of playback."""

@@ -16,6 +16,7 @@ from .context import Message, Prompt
 from .errors import InternalError, UsageError, VoiceAgentError
 from .events import ReplyDone, ReplyStarted, ReplyStatus, ReplyText, WordsHeard
 from .own_words import OwnWords
+from .player import Sounding
 from .playout import Playout, Tick
 from .reply import Reply, Voiced
 from .scope import CancelScope
@@ -108,6 +109,9 @@ class Mouth:
             self._recoveries = 0
         self._turns.tools.first_sound(reply)
         self._turns.apply(tm.FirstSound())
+
+    def play_on(self, player: Sounding) -> None:
+        self._playout.play_on(player)
 
     def duck(self, gain: float) -> None:
         self._playout.duck(gain)

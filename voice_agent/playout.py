@@ -1,8 +1,10 @@
-"""What the caller hears, sample by sample: one reply's queue, position, fades, hold and flush.
+"""What the caller hears, sample by sample: one reply's words, position, hold and flush.
 
 A pure object: no clock, no thread, no I/O. Whoever owns the output clock calls `tick()` once per
-20 ms; everything else happens between ticks. All positions are samples at 24 kHz counted from the
-first sample of the reply; silence we add ourselves (underrun, hold) never moves the position.
+20 ms; everything else happens between ticks. The samples themselves are a `Player`'s, which may be
+in a media worker: then each tick is what that player reported. All positions are samples at 24 kHz
+counted from the first sample of the reply; silence we add ourselves (underrun, hold) never moves
+the position.
 """
 
 from __future__ import annotations
@@ -11,13 +13,11 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 
-import numpy as np
-
 from .errors import InternalError
+from .player import Played, Player, Sound, Sounding
 from .tts.base import AudioPiece, Clause
-from .types import FRAME_MS, OUT_FRAME, OUT_RATE, SILENT_OUT, Pcm16, PcmF32, ReplyId
+from .types import FRAME_MS, OUT_FRAME, OUT_RATE, SILENT_OUT, Pcm16, ReplyId
 
-FADE_SAMPLES = OUT_RATE * 5 // 1000
 REPLAY_AFTER_MS = 150
 HEARD_FRACTION = 0.6
 HISTORY_TICKS = 256
@@ -82,16 +82,14 @@ class _Line:
     """One reply's sound: what came, what was played, what is kept for a replay of the cut word."""
 
     __slots__ = (
-        "base", "chunks", "clause", "clause_start", "ended", "finished", "furthest", "last_end",
-        "marks", "position", "reply", "started", "total", "words",
+        "clause", "clause_start", "ended", "finished", "furthest", "last_end", "marks", "position",
+        "reply", "sound", "started", "words",
     )  # fmt: skip
 
     def __init__(self, reply: ReplyId) -> None:
         self.reply = reply
         self.marks = _Marks()
-        self.chunks: deque[Pcm16] = deque()
-        self.base = 0  # position of chunks[0][0]
-        self.total = 0
+        self.sound = Sound()
         self.position = 0
         self.furthest = 0
         self.words: deque[tuple[int, int]] = deque()  # [start, end) not yet played to the end
@@ -105,9 +103,7 @@ class _Line:
     def append(self, clause: Clause, piece: AudioPiece) -> None:
         if clause.index != self.clause:
             self.clause, self.clause_start, self.last_end = clause.index, self.total, 0
-        if len(piece.pcm):
-            self.chunks.append(piece.pcm)
-            self.total += len(piece.pcm)
+        self.sound.append(piece.pcm)
         said = clause.words
         for word in piece.words:
             start, end = self.clause_start + word.start, self.clause_start + word.end
@@ -123,37 +119,22 @@ class _Line:
             at = self.last_end if self.last_end else self.total
             self.marks.add(max(1, at), clause.span[1], word=False)
 
-    def peek(self, n: int) -> Pcm16:
-        """Up to n samples from the position on."""
-        out: list[Pcm16] = []
-        at, left = self.base, n
-        for chunk in self.chunks:
-            skip = self.position - at if not out else 0
-            at += len(chunk)
-            if skip >= len(chunk):
-                continue
-            part = chunk[skip : skip + left]
-            out.append(part)
-            left -= len(part)
-            if not left:
-                break
-        if not out:
-            return np.zeros(0, np.int16)
-        return out[0] if len(out) == 1 else np.concatenate(out)
+    @property
+    def total(self) -> int:
+        return self.sound.end
 
-    def advance(self, n: int) -> None:
-        self.position += n
-        self.furthest = max(self.furthest, self.position)
-        self.started = self.started or n > 0
-        while self.words and self.words[0][1] <= self.position:
+    def played(self, position: int) -> None:
+        """All before `position` has left."""
+        self.started = self.started or position > self.position
+        self.position = position
+        self.furthest = max(self.furthest, position)
+        while self.words and self.words[0][1] <= position:
             self.words.popleft()
-        keep = min(self.position, self.words[0][0]) if self.words else self.position
-        while self.chunks and self.base + len(self.chunks[0]) <= keep:
-            self.base += len(self.chunks.popleft())
+        self.sound.drop_before(min(position, self.words[0][0]) if self.words else position)
 
     def rewind_to_cut_word(self) -> None:
         if self.words and self.words[0][0] < self.position:
-            self.position = max(self.words[0][0], self.base)
+            self.position = max(self.words[0][0], self.sound.base)
 
 
 class Playout:
@@ -162,16 +143,22 @@ class Playout:
     Pieces of a reply that is not the current one are dropped and counted (`late_pieces`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, player: Sounding | None = None) -> None:
+        """player: None for one of its own."""
+        self._player: Sounding = player or Player()
         self._line: _Line | None = None
         self._recent: deque[_Line] = deque(maxlen=KEPT_REPLIES)
         self._history: deque[int] = deque(maxlen=HISTORY_TICKS)
         self._held = False
         self._held_ticks = 0
-        self._gain = 1.0
-        self._target = 1.0
         self.late_pieces = 0
         self.underrun_ticks = 0
+
+    def play_on(self, player: Sounding) -> None:
+        """From now on by this player. Raises InternalError while a reply is being played."""
+        if self._line is not None:
+            raise InternalError("the player of a call cannot change while it speaks")
+        self._player = player
 
     # --- what is said
 
@@ -183,7 +170,7 @@ class Playout:
         self._recent.append(self._line)
         self._history.clear()
         self._held, self._held_ticks = False, 0
-        self._gain = self._target = 1.0
+        self._player.begin(reply.n)
 
     def push(self, reply: ReplyId, clause: Clause, piece: AudioPiece) -> None:
         """Queue the next piece. piece.pcm must not be changed afterwards."""
@@ -191,74 +178,39 @@ class Playout:
         if line is None or line.reply != reply or line.ended:
             self.late_pieces += 1
             return
+        start = line.total
         line.append(clause, piece)
+        self._player.play(reply.n, start, piece.pcm)
 
     def end(self, reply: ReplyId) -> None:
         """No more audio will come; the reply finishes when what is queued has left."""
         if self._line is not None and self._line.reply == reply:
             self._line.ended = True
+            self._player.end(reply.n, self._line.total)
 
     # --- what is heard
 
     def tick(self) -> Tick:
-        line = self._line
-        if line is None:
-            tick = NOTHING
-        elif self._held:
-            tick = self._held_tick(line)
-        else:
-            tick = self._playing_tick(line)
+        played, line = self._player.tick(), self._line
+        tick = NOTHING
+        if line is not None and played.reply == line.reply.n:
+            tick = self._ticked(line, played)
         if self._recent:
             last = self._recent[-1]
             self._history.append(_ALL if last.finished else last.furthest)
         return tick
 
-    def _held_tick(self, line: _Line) -> Tick:
-        self._held_ticks += 1
-        if self._gain == 0.0 or not line.started:
-            return Tick(SILENT_OUT, line.reply, offset=line.position)
-        tail = line.peek(FADE_SAMPLES)
-        pcm = np.zeros(OUT_FRAME, np.int16)
-        pcm[: len(tail)] = _scaled(tail, _ramp(self._gain, 0.0, len(tail)))
-        self._gain = 0.0
-        return Tick(pcm, line.reply, offset=line.position)
-
-    def _playing_tick(self, line: _Line) -> Tick:
-        offset, sound = line.position, line.peek(OUT_FRAME)
-        n = len(sound)
-        line.advance(n)
-        dry = n < OUT_FRAME and not line.ended
-        underrun = dry and line.started
-        finished = line.ended and line.position >= line.total
-        if n:
-            sound = self._shaped(sound)
-            if dry:
-                sound = _faded_out(sound)
-        if underrun:
-            self.underrun_ticks += 1
-            self._gain = 0.0
-        if n == OUT_FRAME:
-            pcm = sound
-        elif n:
-            pcm = np.zeros(OUT_FRAME, np.int16)
-            pcm[:n] = sound
-        else:
-            pcm = SILENT_OUT
-        if finished:
+    def _ticked(self, line: _Line, played: Played) -> Tick:
+        self._held_ticks += self._held
+        line.played(played.offset + played.samples)
+        self.underrun_ticks += played.underrun
+        if played.finished:
             line.finished = True
-            line.chunks.clear()
+            line.sound.clear()
             self._line = None
-        return Tick(pcm, line.reply, n > 0, offset, line.reply if finished else None, underrun)
-
-    def _shaped(self, sound: Pcm16) -> Pcm16:
-        """Gain of this frame: a 5 ms ramp from the present gain, then the target."""
-        if self._gain == self._target == 1.0:
-            return sound
-        gains = np.full(len(sound), self._target, np.float32)
-        n = min(FADE_SAMPLES, len(sound))
-        gains[:n] = _ramp(self._gain, self._target, n)
-        self._gain = self._target
-        return _scaled(sound, gains)
+        done = line.reply if played.finished else None
+        audible = played.samples > 0
+        return Tick(played.pcm, line.reply, audible, played.offset, done, played.underrun)
 
     # --- control
 
@@ -266,21 +218,26 @@ class Playout:
         """Silent from the next frame, but for a 5 ms fade that does not move the position."""
         if self._line is not None and not self._held:
             self._held, self._held_ticks = True, 0
+            self._player.hold()
 
     def resume(self) -> None:
         """Go on at full gain; after more than 150 ms of hold from the start of the cut word."""
-        self._target = 1.0
-        if not self._held:
-            return
-        self._held = False
-        if self._line is not None and self._held_ticks * FRAME_MS > REPLAY_AFTER_MS:
-            self._line.rewind_to_cut_word()
+        held, self._held = self._held, False
+        line = self._line
+        if held and line is not None and self._held_ticks * FRAME_MS > REPLAY_AFTER_MS:
+            line.rewind_to_cut_word()
+            at = line.position
+            self._player.seek(line.reply.n, at)
+            for part in line.sound.parts(at):
+                self._player.play(line.reply.n, at, part)
+                at += len(part)
+        self._player.resume()
 
     def duck(self, gain: float) -> None:
         """Play at `gain` (0 to 1) until `resume`. Raises ValueError outside that range."""
         if not 0.0 <= gain <= 1.0:
             raise ValueError(f"gain {gain} is not between 0 and 1")
-        self._target = gain
+        self._player.duck(gain)
 
     def flush(self, reply: ReplyId, lead_samples: int = 0) -> Heard:
         """Stop for good: silent from the next frame. Returns what was heard; `lead_samples` as in
@@ -289,7 +246,8 @@ class Playout:
         if line is None or line.reply != reply:
             return self.heard(lead_samples) if self._is_last(reply) else self.heard_at(reply, _ALL)
         heard = self.heard(lead_samples)
-        line.chunks.clear()
+        self._player.flush(reply.n)
+        line.sound.clear()
         line.words.clear()
         self._line = None
         self._held, self._held_ticks = False, 0
@@ -345,7 +303,7 @@ class Playout:
     @property
     def retained_samples(self) -> int:
         """Samples kept in memory."""
-        return sum(map(len, self._line.chunks)) if self._line else 0
+        return len(self._line.sound) if self._line else 0
 
     @property
     def reply(self) -> ReplyId | None:
@@ -361,19 +319,3 @@ class Playout:
         """A reply is being played: its sound has started, or is here, and has not all left."""
         line = self._line
         return line is not None and (line.started or line.total > 0)
-
-
-def _ramp(start: float, stop: float, n: int) -> PcmF32:
-    return np.linspace(start, stop, n, dtype=np.float32)
-
-
-def _scaled(pcm: Pcm16, gains: PcmF32) -> Pcm16:
-    out: Pcm16 = np.rint(pcm * gains).astype(np.int16)
-    return out
-
-
-def _faded_out(pcm: Pcm16) -> Pcm16:
-    out = pcm.copy()
-    n = min(FADE_SAMPLES, len(out))
-    out[-n:] = _scaled(out[-n:], _ramp(1.0, 0.0, n))
-    return out

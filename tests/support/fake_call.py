@@ -34,6 +34,7 @@ from voice_agent.events import (
 )
 from voice_agent.line import Line
 from voice_agent.own_words import Echo
+from voice_agent.player import Player, Sounding
 from voice_agent.playout import Tick
 from voice_agent.trace import Mark, TurnTrace
 from voice_agent.types import FRAME_MS, OUT_FRAME, OUT_RATE, SILENT_OUT, Frame, ReplyId, TurnId
@@ -81,9 +82,11 @@ class FakeCall:
     behind_ms: list[int] = field(default_factory=list)
     echo_notes: list[str] = field(default_factory=list)
     ended: EndReason | None = None
+    underruns: int = 0
 
     def __post_init__(self) -> None:
         self._reply: FakeReply | None = None
+        self._player: Sounding = Player()
         self._n_replies = 0
         self._turn = TurnId(self.name, -1)
         self._loud = self._quiet = 0
@@ -185,24 +188,32 @@ class FakeCall:
         self.on_event(ReplyText(reply, text[:half]))
         self.on_event(ReplyText(reply, text[half:]))
 
+        self._player.begin(reply.n)
+        self._player.play(reply.n, 0, tone(self._reply.samples, self.hz))
+        self._player.end(reply.n, self._reply.samples)
+
+    def play_on(self, player: Sounding) -> None:
+        self._player = player
+
     def tick(self) -> Tick:
-        reply = self._reply
-        if reply is None:
+        reply, played = self._reply, self._player.tick()
+        if reply is None or played.reply != reply.id.n:
             return Tick(SILENT_OUT)
-        pcm = tone(OUT_FRAME, self.hz, reply.played)
-        offset, reply.played = reply.played, reply.played + OUT_FRAME
+        reply.played = played.offset + played.samples
+        self.underruns += played.underrun
         chars = int(len(reply.text) * reply.played / reply.samples)
         cut = len(reply.text) if chars >= len(reply.text) else reply.text.rfind(" ", 0, chars)
         if cut > 0:
             self.on_event(WordsHeard(reply.id, cut))
-        finished = reply.played >= reply.samples
-        if finished:
+        if played.finished:
             self._finish(ReplyStatus.COMPLETED)
-        return Tick(pcm, reply.id, True, offset, reply.id if finished else None)
+        done = reply.id if played.finished else None
+        return Tick(played.pcm, reply.id, played.samples > 0, played.offset, done, played.underrun)
 
     def _finish(self, status: ReplyStatus) -> None:
         reply, self._reply = self._reply, None
         assert reply is not None
+        self._player.flush(reply.id.n)
         share = reply.played / reply.samples
         chars = int(len(reply.text) * share)
         heard = reply.text if share >= 1 else reply.text[: max(0, reply.text.rfind(" ", 0, chars))]

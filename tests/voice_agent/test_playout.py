@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voice_agent.errors import InternalError
-from voice_agent.playout import FADE_SAMPLES, Heard, Playout, Tick
+from voice_agent.player import FADE_SAMPLES
+from voice_agent.playout import Heard, Playout, Tick
 from voice_agent.tts.base import AudioPiece, Clause, SpokenWord, WordTime
 from voice_agent.types import OUT_FRAME, OUT_RATE, Pcm16, ReplyId
 
