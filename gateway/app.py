@@ -22,19 +22,23 @@ from .admission import RETRY_AFTER_S
 from .call_port import StackPort
 from .config import GatewayConfig, check_bind
 from .gateway import Gateway
+from .grant import Grant
 from .guard import Guard
 from .metrics import CONTENT_TYPE
 from .openai_http.routes import openai_routes
+from .patience import Crowd, bounded_http
 from .realtime_ws import realtime_endpoint
+from .token_route import token_endpoint
 from .webrtc import RtcCall
 
-OPEN_PATHS = frozenset(("/healthz", "/readyz"))
-"""What needs no key, beside the page's own files: it tells nothing."""
+OPEN_PATHS = frozenset(("/healthz", "/readyz", "/api/token"))
+"""What needs no key, beside the page's own files: it tells nothing, or asks for itself."""
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/call.js": ("call.js", "text/javascript; charset=utf-8"),
+    "/pass.js": ("pass.js", "text/javascript; charset=utf-8"),
     "/meters.js": ("meters.js", "text/javascript; charset=utf-8"),
     "/transcript.js": ("transcript.js", "text/javascript; charset=utf-8"),
     "/playback.js": ("playback.js", "text/javascript; charset=utf-8"),
@@ -48,38 +52,56 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
     """Raises UsageError when `config` would leave the door open (see `check_bind`)."""
     check_bind(config)
     gateway = Gateway(stack, config)
+    crowd = Crowd(
+        config.max_connections, config.max_connections_each, frozenset(config.trusted_proxies)
+    )
+    gateway.gauge_sources.append(
+        lambda: {
+            "http_connections": float(len(crowd)),
+            "http_connections_refused_total": float(crowd.turned_away),
+        }
+    )
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
             app.state.calls = group
-            pacer = group.create_task(gateway.pacer.run())
+            running = [group.create_task(gateway.pacer.run())]
+            if gateway.rtc_workers is not None:
+                running.append(group.create_task(gateway.rtc_workers.run()))
+                await gateway.rtc_workers.ready()
             try:
                 yield
             finally:
                 gateway.admission.draining = True
                 await gateway.hang_up_all()
-                pacer.cancel()
+                for task in running:
+                    task.cancel()
 
     app = Starlette(
         routes=[
-            *(Route(path, _page_file) for path in PAGE_FILES),
+            *(Route(path, _page_file) for path in PAGE_FILES if config.page != "off"),
             Route("/healthz", _healthz),
             Route("/readyz", _readyz),
             Route("/metrics", _metrics),
             Route("/api/agents", _agents),
+            Route("/api/token", token_endpoint, methods=["POST"]),
             Route("/rtc/offer", _offer, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             *openai_routes(gateway),
         ],
         middleware=[
             Middleware(
-                Guard, doorkeeper=gateway.doorkeeper, open_paths=OPEN_PATHS | PAGE_FILES.keys()
+                Guard,
+                doorkeeper=gateway.doorkeeper,
+                config=config,
+                open_paths=OPEN_PATHS | PAGE_FILES.keys(),
             )
         ],
         lifespan=lifespan,
     )
     app.state.gateway = gateway
+    app.state.crowd = crowd
     app.state.page = {path: (PAGE / name).read_bytes() for path, (name, _) in PAGE_FILES.items()}
     return app
 
@@ -89,10 +111,13 @@ def uvicorn_config(app: Starlette, config: GatewayConfig, **more: Any) -> uvicor
     options: dict[str, Any] = {
         "host": config.host,
         "port": config.port,
+        "http": bounded_http(app.state.crowd, config.head_timeout_s, config.write_timeout_s),
         "ws": "websockets-sansio",
         "ws_max_size": config.max_message_bytes,
         "ws_per_message_deflate": False,
         "h11_max_incomplete_event_size": 64 << 10,
+        "proxy_headers": bool(config.trusted_proxies),
+        "forwarded_allow_ips": list(config.trusted_proxies),
         "server_header": False,
         "access_log": False,
         "log_config": None,
@@ -134,7 +159,10 @@ async def _metrics(request: Request) -> Response:
 
 async def _agents(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
-    return JSONResponse({"agents": list(gateway.stack.agent_names())})
+    grant: Grant = request.scope["grant"]
+    return JSONResponse(
+        {"agents": [n for n in gateway.stack.agent_names() if grant.allows_agent(n)]}
+    )
 
 
 async def _offer(request: Request) -> Response:

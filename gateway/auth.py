@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from voice_agent.keys import KeyFile, digest
+from voice_agent.errors import UsageError
+from voice_agent.keys import KeyFile, KeyRecord, digest
 
 from .config import GatewayConfig
 from .grant import LOCAL, Grant, Scope, of_key
 from .tokens import PREFIX as TOKEN_PREFIX
 from .tokens import Tokens
+
+log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
@@ -38,11 +42,13 @@ _SCOPES = (
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """status: HTTP; code: stable; message: what to do."""
+    """status: HTTP; code: stable; message: what to do. offered: a key or token that is not good."""
 
     status: int
     code: str
     message: str
+    offered: bool = False
+    retry_after_s: int = 0
 
 
 def _is_address(host: str) -> bool:
@@ -69,18 +75,31 @@ class KeyRing:
     def __init__(self, api_keys: Iterable[str], file: Path | None, now: Clock = time.time) -> None:
         self._fixed = {f"config{n}": digest(key) for n, key in enumerate(api_keys)}
         self._file = KeyFile(file) if file else None
+        self._known: tuple[KeyRecord, ...] = ()
+        self._fault = ""
         self._now = now
+
+    def _records(self) -> tuple[KeyRecord, ...]:
+        """What the file holds; while it can't be read, what it last held."""
+        if self._file is None:
+            return ()
+        try:
+            self._known, self._fault = self._file.records(), ""
+        except UsageError as error:
+            if str(error) != self._fault:
+                self._fault = str(error)
+                log.error("%s; the keys it held before stay good", error)
+        return self._known
 
     @property
     def any(self) -> bool:
         """Whether a key is needed: revoking the last one does not open the door."""
-        return bool(self._fixed or (self._file and self._file.records()))
+        return bool(self._fixed or self._records())
 
     def good(self, subject: str) -> bool:
-        if self._file is not None:
-            for record in self._file.records():
-                if record.id == subject:
-                    return record.good(self._now())
+        for record in self._records():
+            if record.id == subject:
+                return record.good(self._now())
         return subject in self._fixed or (subject == LOCAL.subject and not self.any)
 
     def find(self, key: str) -> Grant | None:
@@ -89,7 +108,7 @@ class KeyRing:
         for subject, known in self._fixed.items():
             if hmac.compare_digest(offered, known):
                 found = of_key(subject, [Scope.ADMIN])
-        for record in self._file.records() if self._file else ():
+        for record in self._records():
             if hmac.compare_digest(offered, record.sha256) and record.good(self._now()):
                 found = of_key(record.id, map(Scope, record.scopes), record.agent)
         return found
@@ -163,8 +182,8 @@ class Doorkeeper:
             return grant
         if given.startswith(TOKEN_PREFIX):
             words = "This token has expired, or is none of ours: get a new one."
-            return Refusal(401, "invalid_token", words)
-        return Refusal(401, "invalid_api_key", "This API key is not known here.")
+            return Refusal(401, "invalid_token", words, offered=True)
+        return Refusal(401, "invalid_api_key", "This API key is not known here.", offered=True)
 
     def check_scope(self, grant: Grant, path: str) -> Refusal | None:
         scope = scope_of(path)

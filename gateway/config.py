@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from voice_agent.errors import UsageError
 from voice_agent.keys import KeyFile
@@ -36,6 +37,11 @@ class GatewayConfig:
     allowed_hosts: further values of the Host header, `name` (any port) or `name:port`.
     allowed_origins: further pages, as `https://name[:port]`, that may call this server.
     max_http_replies: replies of the HTTP API that one key may have open at once.
+    page: `key`: asks for one on a keyed server; `public`: needs none; `off`: there is no page.
+    trusted_proxies: addresses whose X-Forwarded-For is believed.
+    requests_per_minute, calls_per_minute: of one key, and of one address; only with keys; 0: any.
+    max_calls_per_key: at once; of a public page: per address. 0: max_calls.
+    public_certificate: one that browsers know, so that they may insist on https from now on.
     """
 
     host: str = "127.0.0.1"
@@ -49,7 +55,20 @@ class GatewayConfig:
     max_message_bytes: int = 1 << 20
     max_sdp_bytes: int = 64 << 10
     websocket_lead_ms: int = 100
+    media_workers: int = 0
     connect_timeout_s: float = 20.0
+    page: Literal["key", "public", "off"] = "key"
+    trusted_proxies: tuple[str, ...] = ()
+    requests_per_minute: int = 600
+    calls_per_minute: int = 60
+    failures_per_minute: int = 20
+    max_calls_per_key: int = 0
+    max_connections: int = 512
+    max_connections_each: int = 128
+    head_timeout_s: float = 10.0
+    body_timeout_s: float = 20.0
+    write_timeout_s: float = 30.0
+    public_certificate: bool = False
     echo: EchoModes = EchoModes()
 
 

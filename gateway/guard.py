@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 from collections.abc import Collection
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .auth import Doorkeeper, Refusal
+from .config import GatewayConfig
 from .grant import Grant
+from .limits import Rate, neighbourhood
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -25,19 +29,36 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+ALWAYS_HTTPS = "max-age=31536000"
+CALL_PATHS = frozenset(("/rtc/offer", "/v1/realtime", "/v1/realtime/calls"))
+"""Each request here may open a call."""
 
 
 class Guard:
-    """ASGI middleware: Host, Origin, key, then the security headers on every answer.
+    """ASGI middleware: Host, Origin, how often, key and scope, then the security headers on every
+    answer.
 
     Behind it `scope["grant"]` says what the caller may do. open_paths need no key; what is sent
     with one counts all the same.
     """
 
-    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper, open_paths: Collection[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        doorkeeper: Doorkeeper,
+        config: GatewayConfig,
+        open_paths: Collection[str],
+    ) -> None:
         self._app = app
         self._open_paths = open_paths
         self._doorkeeper = doorkeeper
+        self._config = config
+        self._requests = Rate(config.requests_per_minute)
+        self._calls = Rate(config.calls_per_minute)
+        self._failures = Rate(config.failures_per_minute)
+        self._headers = dict(SECURITY_HEADERS)
+        if config.public_certificate:
+            self._headers["strict-transport-security"] = ALWAYS_HTTPS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -52,7 +73,7 @@ class Guard:
         async def guarded_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 out = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
+                for name, value in self._headers.items():
                     out[name] = value
                 out["vary"] = "Origin"
                 if cross:
@@ -60,9 +81,11 @@ class Guard:
             await send(message)
 
         if refusal is not None:
-            await self._refuse(scope, refusal, guarded_send)
+            await _refuse(scope, refusal, guarded_send)
         elif preflight:
-            await self._preflight(cross is not None, guarded_send)
+            await _preflight(cross is not None, guarded_send)
+        elif scope["type"] == "http":
+            await self._app(scope, self._patient(receive), guarded_send)
         else:
             await self._app(scope, receive, guarded_send)
 
@@ -72,41 +95,88 @@ class Guard:
         refusal = keeper.check_host(host) or keeper.check_origin(headers.get("origin"), host)
         if refusal is not None or preflight:
             return refusal
+        address = neighbourhood(scope["client"][0] if scope["client"] else "")
+        limited = keeper.key_required
+        if limited and (wait_s := self._failures.wait_s(address)):
+            return _too_many(wait_s, "wrong keys from this address")
         grant = keeper.identify(headers, scope.get("subprotocols", ()))
         if isinstance(grant, Grant):
             scope["grant"] = grant
+        elif grant.offered:
+            self._failures.take(address)
+        if limited and (refusal := self._often(scope["path"], address, grant)) is not None:
+            return refusal
         if scope["path"] in self._open_paths:
             return None
         return grant if isinstance(grant, Refusal) else keeper.check_scope(grant, scope["path"])
 
-    async def _preflight(self, allowed: bool, send: Send) -> None:
-        headers = [(b"content-length", b"0")]
-        if allowed:
-            headers += [
-                (b"access-control-allow-methods", b"GET, POST"),
-                (b"access-control-allow-headers", b"authorization, content-type"),
-                (b"access-control-max-age", b"600"),
-            ]
-        await send({"type": "http.response.start", "status": 204, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+    def _often(self, path: str, address: str, grant: Grant | Refusal) -> Refusal | None:
+        names = [address]
+        if isinstance(grant, Grant) and self._doorkeeper.keys.good(grant.subject):
+            names.append(f"key {grant.subject}")
+        for name in names:
+            if wait_s := self._requests.take(name):
+                return _too_many(wait_s, "requests")
+            if path in CALL_PATHS and (wait_s := self._calls.take(name)):
+                return _too_many(wait_s, "new calls")
+        return None
 
-    async def _refuse(self, scope: Scope, refusal: Refusal, send: Send) -> None:
-        error = {
-            "code": refusal.code, "message": refusal.message,
-            "type": "invalid_request_error", "param": None,
-        }  # fmt: skip
-        body = json.dumps({"error": error}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
+    def _patient(self, receive: Receive) -> Receive:
+        """A body that is whole in time and of bounded size; else it ends as if the client left."""
+        deadline = asyncio.get_running_loop().time() + self._config.body_timeout_s
+        most = 2 * self._config.max_message_bytes  # the routes' own limits are lower, with words
+        n_bytes, whole = 0, False
+
+        async def take() -> Message:
+            nonlocal n_bytes, whole
+            if whole:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                return {"type": "http.disconnect"}
+            n_bytes += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            return message if n_bytes <= most else {"type": "http.disconnect"}
+
+        return take
+
+
+def _too_many(wait_s: float, what: str) -> Refusal:
+    message = f"Too many {what}. Try again in {math.ceil(wait_s)} s."
+    return Refusal(429, "rate_limit_exceeded", message, retry_after_s=math.ceil(wait_s))
+
+
+async def _preflight(allowed: bool, send: Send) -> None:
+    headers = [(b"content-length", b"0")]
+    if allowed:
+        headers += [
+            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-headers", b"authorization, content-type"),
+            (b"access-control-max-age", b"600"),
         ]
-        if refusal.status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        kind = "http.response"
-        if scope["type"] == "websocket":
-            if "websocket.http.response" not in scope.get("extensions", {}):
-                await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
-                return
-            kind = "websocket.http.response"
-        await send({"type": f"{kind}.start", "status": refusal.status, "headers": headers})
-        await send({"type": f"{kind}.body", "body": body})
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _refuse(scope: Scope, refusal: Refusal, send: Send) -> None:
+    kind = "rate_limit_error" if refusal.status == 429 else "invalid_request_error"
+    error = {"code": refusal.code, "message": refusal.message, "type": kind, "param": None}
+    body = json.dumps({"error": error}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.retry_after_s:
+        headers.append((b"retry-after", str(refusal.retry_after_s).encode()))
+    response = "http.response"
+    if scope["type"] == "websocket":
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
+            return
+        response = "websocket.http.response"
+    await send({"type": f"{response}.start", "status": refusal.status, "headers": headers})
+    await send({"type": f"{response}.body", "body": body})

@@ -2,6 +2,7 @@
 
 import { Call, CallError } from "./call.js";
 import { Meters } from "./meters.js";
+import { Pass } from "./pass.js";
 import { Transcript } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
@@ -28,12 +29,13 @@ const ENDINGS = {
   server_error: "Ended by a fault of the server",
 };
 
-let key = "";
+const pass = new Pass();
 let call = null;
 let ended = "";
 let lastFault = null;
 let attempts = 0;
 let timer = 0;
+let starting = false;
 
 const meters = new Meters({ input: $("level-in"), output: $("level-out") });
 const transcript = new Transcript($("turns"), (text) => { $("spoken").textContent = text; });
@@ -105,8 +107,15 @@ function onEvent(data) {
   }
 }
 
-function start() {
+async function start() {
+  if (starting) return;
   calm();
+  if (!pass.good) {
+    starting = true;
+    const fine = await admitted();
+    starting = false;
+    if (!fine) return;
+  }
   ended = "";
   lastFault = null;
   $("welcome").hidden = true;
@@ -126,7 +135,7 @@ function start() {
     },
     closed: (error) => mine === call && finished(error),
   }));
-  mine.start($("agent").value, key).catch((error) => mine.close(
+  mine.start($("agent").value, pass.headers).catch((error) => mine.close(
     error instanceof CallError ? error : new CallError("refused", error.message),
   ));
 }
@@ -175,8 +184,6 @@ function explain(error, wasLive) {
         + "again.", again);
       break;
     case "key":
-      $("key-hint").textContent = key ? error.message : $("key-hint").textContent;
-      key = "";
       $("key-form").hidden = false;
       $("key").focus();
       break;
@@ -236,15 +243,23 @@ function toggle() {
   }
 }
 
-async function agents() {
-  const headers = key ? { authorization: `Bearer ${key}` } : {};
-  const response = await fetch("api/agents", { headers }).catch(() => null);
-  if (!response) return false;
-  if (response.status === 401) return true;
-  const names = response.ok ? (await response.json()).agents : [];
-  $("agent").replaceChildren(...names.map((name) => new Option(name, name)));
+// True once there is a token; without one it has said why.
+async function admitted(key = "") {
+  let names;
+  try {
+    names = await pass.get(key);
+  } catch (error) {
+    if (error.kind === "unreachable" && !starting && !key) return false; // the button tries again
+    if (error.kind === "key" && key) $("key-hint").textContent = "That key is not known here.";
+    explain(error.kind === "refused" ? new CallError("refused", error.message) : error, false);
+    return false;
+  }
+  $("key-form").hidden = true;
+  if ($("agent").options.length !== names.length) {
+    $("agent").replaceChildren(...names.map((name) => new Option(name, name)));
+  }
   $("agent-box").hidden = names.length < 2;
-  return false;
+  return true;
 }
 
 $("talk").addEventListener("click", toggle);
@@ -253,19 +268,12 @@ document.addEventListener("keydown", (event) => {
 });
 $("key-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  key = $("key").value.trim();
+  const key = $("key").value.trim();
   $("key").value = "";
-  if (await agents()) {
-    key = "";
-    $("key-hint").textContent = "That key is not known here.";
-    $("key").focus();
-    return;
-  }
-  $("key-form").hidden = true;
-  $("talk").focus();
+  if (await admitted(key)) $("talk").focus();
 });
 window.addEventListener("pagehide", () => call?.hangUp());
 
 show("idle");
 if (!window.isSecureContext) explain(new CallError("insecure", ""), false);
-else if (await agents()) explain(new CallError("key", ""), false);
+else await admitted();

@@ -36,9 +36,8 @@ async function microphone() {
   }
 }
 
-async function exchange(offer, agent, key) {
-  const headers = { "content-type": "application/json" };
-  if (key) headers.authorization = `Bearer ${key}`;
+async function exchange(offer, agent, pass) {
+  const headers = { "content-type": "application/json", ...pass };
   let response;
   try {
     response = await fetch("rtc/offer", {
@@ -67,7 +66,7 @@ export class Call {
     this.closed = false;
   }
 
-  async start(agent, key) {
+  async start(agent, pass) {
     this.stream = await microphone();
     if (this.closed) return this.release();
     this.on.input(this.stream);
@@ -87,7 +86,7 @@ export class Call {
     try {
       await pc.setLocalDescription(await pc.createOffer());
       await this.gathered();
-      const answer = await exchange(pc.localDescription, agent, key);
+      const answer = await exchange(pc.localDescription, agent, pass);
       if (this.closed) return;
       await pc.setRemoteDescription(answer);
     } catch (error) {

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
 
 from gateway.app import create_app, uvicorn_config
 from gateway.config import GatewayConfig
@@ -22,6 +23,7 @@ class Running:
     host: str
     port: int
     gateway: Gateway
+    app: Starlette
 
     @property
     def url(self) -> str:
@@ -40,7 +42,7 @@ def _prepare(stack: Any, **settings: Any) -> tuple[uvicorn.Server, socket.socket
     app = create_app(stack, config)
     server = uvicorn.Server(uvicorn_config(app, config, log_level="warning"))
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
-    return server, sock, Running("127.0.0.1", port, app.state.gateway)
+    return server, sock, Running("127.0.0.1", port, app.state.gateway, app)
 
 
 @contextlib.asynccontextmanager
