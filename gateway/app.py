@@ -66,17 +66,13 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
             app.state.calls = group
-            running = [group.create_task(gateway.pacer.run())]
-            if gateway.rtc_workers is not None:
-                running.append(group.create_task(gateway.rtc_workers.run()))
-                await gateway.rtc_workers.ready()
+            pacer = group.create_task(gateway.pacer.run())
             try:
                 yield
             finally:
                 gateway.admission.draining = True
                 await gateway.hang_up_all()
-                for task in running:
-                    task.cancel()
+                pacer.cancel()
 
     app = Starlette(
         routes=[
