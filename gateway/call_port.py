@@ -11,12 +11,15 @@ from typing import Protocol
 
 from engine.client import Engine
 from engine.histogram import HistogramSnapshot
+from voice_agent.agent import LAST
+from voice_agent.context import Declaration, Key
 from voice_agent.endpointing import TurnTaking
 from voice_agent.events import EndReason, Event
 from voice_agent.line import Line
 from voice_agent.own_words import Echo
 from voice_agent.player import Sounding
 from voice_agent.playout import Tick
+from voice_agent.reply_settings import AS_THE_CALL, ReplySettings, ToolChoice
 from voice_agent.types import Frame, ReplyId
 
 
@@ -26,6 +29,8 @@ class CallPort(Protocol):
     auto_response: bool
     interruptible: bool
     manual_turns: bool
+    idle_timeout_ms: int | None
+    """After so much silence of both sides a turn without words is committed and answered."""
     line: Line | None
     """Set by a transport that can transfer a call or press keys."""
 
@@ -49,6 +54,10 @@ class CallPort(Protocol):
 
     def hang_up(self, reason: EndReason) -> None: ...
 
+    def press(self, key: str) -> None:
+        """The caller pressed a key of a telephone."""
+        ...
+
     def update(
         self,
         *,
@@ -58,6 +67,9 @@ class CallPort(Protocol):
         max_output_tokens: int | None = None,
         temperature: float | None = None,
         turn_taking: TurnTaking | None = None,
+        aloud: bool | None = None,
+        tools: Sequence[Declaration] | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> None:
         """None leaves a setting as it is. Raises UsageError naming what is not possible."""
         ...
@@ -68,10 +80,41 @@ class CallPort(Protocol):
 
     def clear_audio(self) -> None: ...
 
-    def add_message(self, role: str, text: str) -> None: ...
+    def add_message(
+        self, role: str, text: str, key: str | None = None, *, after: Key | None = LAST
+    ) -> None:
+        """key: what it is removed by. after: what it follows; None: it is the first. Raises
+        UsageError."""
+        ...
 
-    def respond(self, instructions: str | None = None) -> bool:
-        """False if a reply already has the floor."""
+    def remove_message(self, key: Key) -> bool:
+        """False if there is none: it had no words, or has been dropped."""
+        ...
+
+    def message_text(self, key: Key) -> str | None:
+        """What the history has of it."""
+        ...
+
+    def tool_call(self, call_id: str, name: str, arguments: str) -> None:
+        """The client tells of a call made elsewhere. Raises UsageError."""
+        ...
+
+    def tool_result(self, call_id: str, result: str) -> None:
+        """What came of a call that the client was asked for. Raises UsageError."""
+        ...
+
+    def respond(self, asked: ReplySettings = AS_THE_CALL) -> bool:
+        """False if a reply already has the floor. Raises UsageError for what cannot be had."""
+        ...
+
+    def aside(self, asked: ReplySettings) -> None:
+        """A reply beside the conversation: its id in events has `aside`. Raises VoiceAgentError."""
+        ...
+
+    def cancel_aside(self, reply: ReplyId) -> bool: ...
+
+    def aside_ticks(self) -> Sequence[Tick]:
+        """20 ms of each that is spoken."""
         ...
 
     def cancel_reply(self) -> bool:
@@ -80,6 +123,11 @@ class CallPort(Protocol):
 
     def truncate(self, reply: ReplyId, audio_ms: int) -> int:
         """The ms that count: the smaller of the client's and our position. Raises UsageError."""
+        ...
+
+    async def transfer(self, target: str) -> None:
+        """What is being said is played to its end, then the line hands the caller on. Raises
+        UsageError VA115 where it cannot."""
         ...
 
     def playing_behind(self, ms: int) -> None:

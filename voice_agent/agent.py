@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError
 
 from . import logs
 from . import turn as tm
-from .context import Conversation
+from .aside import Asides
+from .context import Conversation, Declaration, Key
 from .endpointing import TurnTaking
 from .errors import InternalError, UsageError, VoiceAgentError
 from .events import (
@@ -32,6 +33,7 @@ from .line import Line
 from .own_words import Echo
 from .player import Sounding
 from .playout import Tick
+from .reply_settings import AS_THE_CALL, ReplySettings, ToolChoice
 from .scope import CancelScope
 from .silence import Due, Silence, SilenceLimits
 from .turns import Turns
@@ -48,6 +50,8 @@ SAY_POLL_S = 0.02
 LAST_WORDS_S = 5.0  # a transport that takes none of them for so long is gone
 MIN_MANUAL_MS = 100
 ALL_MS = 1 << 30
+LAST = "(last)"
+"""Where messages are added unless said otherwise."""
 
 
 class Call:
@@ -79,6 +83,7 @@ class Call:
         self._handle: Handle | None = None
         self.line: Line | None = None
         """What the transport can do besides carrying sound; set by one that can."""
+        self.asides = Asides(self._turns, stack, agent)
         limits = agent.file.limits
         self._limits = SilenceLimits(
             limits.idle_s, limits.silence_s, limits.max_call_s, len(agent.idle_prompts)
@@ -116,7 +121,7 @@ class Call:
         if self._end_reason is not None:
             self._ended.set_result(self._end_reason)
         self._started_s = self._clock.now()
-        self._silence = Silence(self._limits, self._started_s)
+        self._silence.begin(self._started_s)
         reason = EndReason.TRANSPORT_LOST
         self.emit(CallStarted(self.id, self._agent.file.name))
         try:
@@ -128,6 +133,7 @@ class Call:
             self.fault(fault, fatal=True)
         finally:
             self._group = None
+            self.asides.end()
             self._turns.end()
             self._turns.hearing.clear()
             self._stack.thinker.forget(self.id)
@@ -249,6 +255,16 @@ class Call:
         self._turns.interruptible = on
 
     @property
+    def idle_timeout_ms(self) -> int | None:
+        """After so much silence a turn without words is committed, and answered; None: never."""
+        after_s = self._silence.client_s
+        return None if after_s is None else round(after_s * 1000)
+
+    @idle_timeout_ms.setter
+    def idle_timeout_ms(self, ms: int | None) -> None:
+        self._silence.client_s = None if ms is None else ms / 1000
+
+    @property
     def manual_turns(self) -> bool:
         return self._turns.manual
 
@@ -265,18 +281,38 @@ class Call:
         max_output_tokens: int | None = None,
         temperature: float | None = None,
         turn_taking: TurnTaking | None = None,
+        aloud: bool | None = None,
+        tools: Sequence[Declaration] | None = None,
+        tool_choice: ToolChoice | None = None,
     ) -> None:
-        """Change the call for replies that start from now on. After UsageError nothing changed."""
-        if instructions is not None:
-            self._stack.check_instructions(instructions, self._agent.tools)
-        self._turns.mouth.configure(
-            voice=voice,
-            speed=speed,
-            max_output_tokens=max_output_tokens,
-            temperature=temperature,
-        )
-        if instructions is not None:
-            self._turns.conversation.set_instructions(instructions)
+        """Change the call for replies that start from now on. After UsageError nothing changed.
+
+        aloud: whether replies are spoken, not only written. tools: what the client does for them.
+        """
+        desk, history = self._turns.tools, self._turns.conversation
+        before, choice = desk.client_tools, desk.choice
+        try:
+            if tools is not None:
+                desk.use_client_tools(tools)
+            if instructions is not None or tools is not None:
+                words = history.messages[0].text if instructions is None else instructions
+                self._stack.check_instructions(words, desk.tools)
+            desk.choice = tool_choice or choice
+            self._turns.mouth.sampling(AS_THE_CALL)
+            self._turns.mouth.configure(
+                voice=voice,
+                speed=speed,
+                max_output_tokens=max_output_tokens,
+                temperature=temperature,
+                aloud=aloud,
+            )
+        except UsageError:
+            desk.choice = choice
+            desk.use_client_tools(before)
+            raise
+        if instructions is not None or tools is not None:
+            history.set_opening(instructions, desk.declarations if tools is not None else None)
+            self._turns.mouth.cancel_early()
             self._turns.expect()
         if turn_taking is not None:
             self._turns.ear.endpointer.configure(turn_taking)
@@ -290,32 +326,80 @@ class Call:
                 self._turns.ear.endpointer.reset()
             self._turns.apply(tm.Mute(on, self._turns.ear.now_ms))
 
-    def add_message(self, role: str, text: str) -> None:
-        """A typed message: "user", "system" or "assistant". Raises UsageError for other roles."""
-        if role == "user":
-            self._turns.conversation.add_user(text)
-        elif role == "system":
-            self._turns.conversation.add_system(text)
-        elif role == "assistant":
-            ids = self._stack.tokenizer.encode(text)
-            self._turns.conversation.add_assistant(ids, text, len(text))
-        else:
-            raise UsageError(f"unknown role {role!r}: use user, system or assistant", code="VA111")
-        self.words()
-        self._turns.expect()
+    def add_message(
+        self, role: str, text: str, key: str | None = None, *, after: Key | None = LAST
+    ) -> None:
+        """A typed message: "user", "system" or "assistant".
 
-    def respond(self, instructions: str | None = None) -> bool:
-        """Answer the history as it stands. False if a reply already has the floor."""
+        key: what it is removed by. after: the message that it follows; None: it is the first.
+        Raises UsageError VA111, VA109.
+        """
+        if role not in ("user", "system", "assistant"):
+            raise UsageError(f"unknown role {role!r}: use user, system or assistant", code="VA111")
+        self._stack.check_length(text, "message")
+        self._turns.conversation.add(role, text, key)
+        if after != LAST:
+            self._turns.conversation.place(after)
+        self.words()
+        self._history_changed()
+
+    def remove_message(self, key: Key) -> bool:
+        """Forget a message, or a tool's call with its result. False if there is none: it had no
+        words, or has been dropped."""
+        removed = self._turns.conversation.remove(key)
+        if isinstance(key, str):
+            self._turns.tools.forget(key)
+        self._history_changed()
+        return removed
+
+    def message_text(self, key: Key) -> str | None:
+        """What the history has of a message; None if it is not there."""
+        return self._turns.conversation.text_of(key)
+
+    def tool_call(self, call_id: str, name: str, arguments: str) -> None:
+        """The client tells of a call that was made elsewhere. Raises UsageError VA119."""
+        self._turns.tools.client_call(call_id, name, arguments)
+
+    def tool_result(self, call_id: str, result: str) -> None:
+        """What came of a call that the client was asked for; it is spoken of when `respond` is
+        called, or the caller says something. Raises UsageError VA119, VA109."""
+        self._turns.tools.client_result(call_id, result)
+        self.words()
+
+    def _history_changed(self) -> None:
+        if self._turns.mouth.reply is None:
+            self._turns.mouth.cancel_early()  # it answers what was there before
+            self._turns.expect()
+
+    def aside(self, asked: ReplySettings) -> None:
+        """A reply beside the conversation; its id in events has `aside`. Raises CapacityError VA107
+        and UsageError."""
+        self.asides.begin(asked)
+
+    def cancel_aside(self, reply: ReplyId) -> bool:
+        """False if it is over, or never was."""
+        return self.asides.cancel(reply)
+
+    def aside_ticks(self) -> list[Tick]:
+        """20 ms of each reply beside the conversation that is spoken."""
+        return self.asides.ticks()
+
+    def respond(self, asked: ReplySettings = AS_THE_CALL) -> bool:
+        """Answer the history as it stands. False if a reply already has the floor. Raises
+        UsageError for what cannot be had."""
         if self._turns.mouth.reply is not None:
             return False
+        self._turns.mouth.sampling(asked)
+        self._turns.mouth.voiced(asked.voice)
+        self._stack.check_instructions(asked.instructions or "", self._turns.tools.told(asked))
         if self._turns.manual and self._turns.state.caller is tm.Caller.PAUSED:
-            self._turns.asked_to_respond = instructions or ""
+            self._turns.asked_to_respond = asked
             return True
         self._turns.mouth.cancel_early()
         self._turns.tools.interrupted()
         self._turns.tools.before_answer()
         self._turns.apply(tm.ReplyBegins())
-        self._turns.answer(None, instructions)
+        self._turns.answer(None, asked)
         return True
 
     def cancel_reply(self) -> bool:
@@ -367,6 +451,7 @@ class Call:
             ms = self._turns.hearing.manual_ms
             if ms < MIN_MANUAL_MS or self._turns.state.caller is not tm.Caller.SILENT:
                 return False
+            self._turns.client_committed = True
             self._turns.apply(tm.Onset(max(0, now_ms - ms)))
         elif self._turns.state.caller is tm.Caller.SILENT:
             return False
@@ -463,6 +548,8 @@ class Call:
             self._silence.active(now)
         prompts = self._agent.idle_prompts
         match self._silence.due(now):
+            case Due.CLIENT:
+                turns.silent_for(self.idle_timeout_ms or 0)
             case Due.PROMPT:
                 turns.prompt(prompts[self._silence.step - 1])
             case Due.GOODBYE:

@@ -13,7 +13,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
+
+from .types import ReplyId, TurnId
 
 
 class Role(StrEnum):
@@ -22,6 +24,10 @@ class Role(StrEnum):
     ASSISTANT = "assistant"
     TOOL = "tool"
 
+
+Key: TypeAlias = TurnId | ReplyId | str
+"""What a message is known by: the caller's turn (its first revision), our reply, or a name that a
+client gave it."""
 
 Declaration = Mapping[str, Any]
 """A tool as OpenAI's requests tell it: `type` and `function` (name, description, parameters)."""
@@ -64,13 +70,14 @@ class Decoder(Protocol):
 class Message:
     """One message. ids: its segment, template tokens included. uses: the tools it calls, for one
     of ours; the message after it then has their results. interrupted: one of ours of which the
-    caller heard only this."""
+    caller heard only this. key: None for one that nobody outside needs to name."""
 
     role: Role
     text: str
     ids: tuple[int, ...]
     uses: tuple[ToolUse, ...] = ()
     interrupted: bool = False
+    key: Key | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +86,15 @@ class Prompt:
     engine in this process the token ids of the same history.
 
     uses: (index of a message of ours, the tools it calls); their results follow it as one message.
+    may_call: whether the reply may call `tools`; they are told of either way, so that the prompt's
+    beginning stays the same.
     """
 
     messages: tuple[tuple[Role, str], ...]
     ids: tuple[int, ...]
     tools: tuple[Declaration, ...] = ()
     uses: tuple[tuple[int, tuple[ToolUse, ...]], ...] = ()
+    may_call: bool = True
 
 
 class Conversation:
@@ -115,9 +125,30 @@ class Conversation:
     def n_tokens(self) -> int:
         return sum(len(m.ids) for m in self.messages)
 
-    def set_instructions(self, text: str) -> None:
+    def set_opening(
+        self, instructions: str | None = None, tools: Sequence[Declaration] | None = None
+    ) -> None:
         """Replace the system message; everything behind it has to be computed anew."""
-        self.messages[0] = self._opening(text)
+        if tools is not None:
+            self._tools = tuple(tools)
+        self.messages[0] = self._opening(
+            self.messages[0].text if instructions is None else instructions
+        )
+
+    def other(
+        self,
+        instructions: str | None = None,
+        tools: Sequence[Declaration] | None = None,
+        *,
+        empty: bool = False,
+    ) -> Conversation:
+        """This history, or none, behind another system message. None: told the same as here."""
+        said = self.messages[0].text if instructions is None else instructions
+        told = self._tools if tools is None else tools
+        twin = Conversation(self._chat, self._tokenizer, said, self._max_tokens, told)
+        if not empty:
+            twin.messages += self.messages[1:]
+        return twin
 
     def _opening(self, instructions: str) -> Message:
         ids = self._chat.system(instructions, self._tools) if self._tools else None
@@ -146,12 +177,21 @@ class Conversation:
         """What the next prompt begins with if the caller's message begins with `words`."""
         return (*self.prefix().ids, *self._chat.user_open(words))
 
-    def add_user(self, text: str) -> None:
-        self.messages.append(Message(Role.USER, text, tuple(self._chat.user(text))))
+    def add(self, role: str, text: str, key: Key | None = None) -> None:
+        """A message whose words are given: "user", "system" or "assistant"."""
+        if role == Role.USER:
+            self.add_user(text, key)
+        elif role == Role.SYSTEM:
+            self.add_system(text, key)
+        else:
+            self.add_assistant(self._tokenizer.encode(text), text, len(text), key=key)
 
-    def add_system(self, text: str) -> None:
+    def add_user(self, text: str, key: Key | None = None) -> None:
+        self.messages.append(Message(Role.USER, text, tuple(self._chat.user(text)), key=key))
+
+    def add_system(self, text: str, key: Key | None = None) -> None:
         """A note from the operator or client in the middle of the dialogue."""
-        self.messages.append(Message(Role.SYSTEM, text, tuple(self._chat.system(text))))
+        self.messages.append(Message(Role.SYSTEM, text, tuple(self._chat.system(text)), key=key))
 
     def reopen_user(self) -> str | None:
         """Take back the last message if it is the caller's (nothing of ours was heard since)."""
@@ -160,12 +200,20 @@ class Conversation:
         return None
 
     def add_assistant(
-        self, ids: Sequence[int], text: str, heard_chars: int, *, interrupted: bool = False
+        self,
+        ids: Sequence[int],
+        text: str,
+        heard_chars: int,
+        *,
+        interrupted: bool = False,
+        key: Key | None = None,
+        before: int = 0,
     ) -> str:
         """Append what was heard of a reply; returns exactly the text that entered the history.
 
         ids: the reply's token ids as generated, none if another process made it; text: their
         decoding; heard_chars: end of the last heard word in `text`. Nothing heard means no message.
+        before: how many messages came while the reply was being made or said; they follow it.
         """
         if not ids:
             text = text[: max(0, heard_chars)]
@@ -174,8 +222,71 @@ class Conversation:
         if not kept_text.strip():
             return ""
         segment = (*self._chat.assistant_open(), *kept, *self._chat.assistant_close())
-        self.messages.append(Message(Role.ASSISTANT, kept_text, segment, interrupted=interrupted))
+        said = Message(Role.ASSISTANT, kept_text, segment, interrupted=interrupted, key=key)
+        self.messages.insert(len(self.messages) - before, said)
         return kept_text
+
+    def count_after(self, message: Message) -> int:
+        """How many messages follow it; 0 if it is no longer here."""
+        for n, later in enumerate(reversed(self.messages)):
+            if later is message:
+                return n
+        return 0
+
+    def place(self, after: Key | None) -> None:
+        """Move the last message behind the one known as `after` (None: to the beginning). It stays
+        where it is if that one is not here."""
+        message = self.messages.pop()
+        at = 0 if after is None else self._find(after)
+        at = len(self.messages) - 1 if at is None else at
+        at += bool(self.messages[at].uses)  # calls and their results stay together
+        self.messages.insert(at + 1, message)
+
+    def remove(self, key: Key) -> bool:
+        """Forget a message, or a tool's call (known by its id) with its result. False if it is not
+        here: it never was, or has been dropped."""
+        at = self._find(key)
+        if at is None:
+            return False
+        message = self.messages[at]
+        rest = tuple(use for use in message.uses if use.id != key)
+        if message.uses and message.key == key:  # what was said goes, the calls stay
+            self.messages[at : at + 2] = self._exchange("", rest)
+        elif rest:
+            self.messages[at : at + 2] = self._exchange(message.text, rest, message.key)
+        else:
+            del self.messages[at : at + (2 if message.uses else 1)]
+            if message.uses and message.text:
+                said = self._tokenizer.encode(message.text)
+                segment = (*self._chat.assistant_open(), *said, *self._chat.assistant_close())
+                self.messages.insert(at, replace(message, ids=segment, uses=()))
+        return True
+
+    def text_of(self, key: Key) -> str | None:
+        """Of the message known by it."""
+        at = self._find(key)
+        return None if at is None else self.messages[at].text
+
+    def _find(self, key: Key) -> int | None:
+        known = range(1, len(self.messages))
+        return next((i for i in known if self._known_as(self.messages[i], key)), None)
+
+    @staticmethod
+    def _known_as(message: Message, key: Key) -> bool:
+        return message.key == key or any(use.id == key for use in message.uses)
+
+    def _exchange(
+        self, text: str, uses: tuple[ToolUse, ...], key: Key | None = None
+    ) -> list[Message]:
+        """A message of ours that says `text` and makes these calls, and their results."""
+        body = self._tokenizer.encode(f"{text}\n") if text else []
+        body += self._chat.tool_calls([(use.name, use.arguments) for use in uses])
+        segment = (*self._chat.assistant_open(), *body, *self._chat.assistant_close())
+        results = [use.result for use in uses]
+        return [
+            Message(Role.ASSISTANT, text, segment, uses, key=key),
+            Message(Role.TOOL, "\n".join(results), tuple(self._chat.tool_results(results))),
+        ]
 
     def add_tools(
         self,
@@ -189,10 +300,11 @@ class Conversation:
         said: what was heard of the reply that made the calls; they join it if nothing came after.
         call_ids: that reply as generated, if it was heard to its end.
         """
-        heard, body = "", list[int]()
+        heard, body, key = "", list[int](), None
         if said is not None and self.messages[-1] is said:
             self.messages.pop()
-            heard, body = said.text, [*self._body(said), *self._tokenizer.encode("\n")]
+            heard, key = said.text, said.key
+            body = [*self._body(said), *self._tokenizer.encode("\n")]
         if call_ids and (said is None or heard):
             body = list(call_ids)
         else:
@@ -200,7 +312,7 @@ class Conversation:
         segment = (*self._chat.assistant_open(), *body, *self._chat.assistant_close())
         results = [use.result for use in uses]
         self.messages += [
-            Message(Role.ASSISTANT, heard, segment, tuple(uses)),
+            Message(Role.ASSISTANT, heard, segment, tuple(uses), key=key),
             Message(Role.TOOL, "\n".join(results), tuple(self._chat.tool_results(results))),
         ]
 
@@ -233,7 +345,8 @@ class Conversation:
             return said
         after = self.messages[at + 1 :]
         del self.messages[at:]
-        kept = self.add_assistant(self._body(said), said.text, heard_chars, interrupted=True)
+        body = self._body(said)
+        kept = self.add_assistant(body, said.text, heard_chars, interrupted=True, key=said.key)
         left = self.messages[-1] if kept else None
         self.messages += after
         return left

@@ -86,7 +86,26 @@ class TurnReopened:
 
 
 @dataclass(frozen=True, slots=True)
+class CallerSilent:
+    """The client's own limit of silence is over; a turn without words is committed next.
+
+    start_ms, end_ms: the silence, in media time.
+    """
+
+    turn: TurnId
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyStarted:
+    reply: ReplyId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySounds:
+    """Its first audible frame has left."""
+
     reply: ReplyId
 
 
@@ -108,7 +127,10 @@ class WordsHeard:
 
 @dataclass(frozen=True, slots=True)
 class ReplyDone:
-    """After the reply's last audio frame. heard is the exact text that entered the context."""
+    """After the reply's last audio frame. heard is the exact text that entered the context.
+
+    finish: why the model stopped, "stop" or "length" (its limit); None if it was not asked.
+    """
 
     reply: ReplyId
     status: ReplyStatus
@@ -118,16 +140,21 @@ class ReplyDone:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    finish: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
-    """A tool runs from now on. id: of this run; arguments: JSON text, as the model wrote it."""
+    """A tool runs from now on. id: of this run; arguments: JSON text, as the model wrote it.
+
+    by_client: the transport's client is asked to do it and to say what came of it.
+    """
 
     reply: ReplyId
     id: str
     name: str
     arguments: str
+    by_client: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +202,9 @@ Event: TypeAlias = (
     | Partial
     | TurnCommitted
     | TurnReopened
+    | CallerSilent
     | ReplyStarted
+    | ReplySounds
     | ReplyText
     | WordsHeard
     | ReplyDone

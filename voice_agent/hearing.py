@@ -164,11 +164,15 @@ class Hearing:
 
     def _judged(self, turn: TurnId, transcript: Transcript, complete: bool) -> tm.Heard:
         state = self._turns.state
-        voice_ms = self._ear.now_ms - state.onset_ms
         text = transcript.text
+        if self._turns.manual:  # the client says that it is a turn
+            self.own_speech = False
+            speech = tm.Speech.WORDS if text else tm.Speech.NOTHING
+            return tm.Heard(turn, text, speech, complete, "the client's commit")
+        voice_ms = self._ear.now_ms - state.onset_ms
         onset_s = self._ear.clock_at(state.onset_ms * IN_RATE // 1000)
         said = self._turns.mouth.own_words.since(onset_s - BEFORE_S)
-        ours = Own.NO if self._turns.manual else own(text, said, self._turns.echo)
+        ours = own(text, said, self._turns.echo)
         self.own_speech = ours is Own.YES
         evidence = Evidence(text, complete, state.candidate, state.sounded, voice_ms, ours)
         judgement = judge(evidence, self._turns.barge_in)

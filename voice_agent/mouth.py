@@ -11,14 +11,17 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from engine.sampling import SamplingParams
+
 from . import turn as tm
 from .context import Message, Prompt
 from .errors import InternalError, UsageError, VoiceAgentError
-from .events import ReplyDone, ReplyStarted, ReplyStatus, ReplyText, WordsHeard
+from .events import ReplyDone, ReplySounds, ReplyStarted, ReplyStatus, ReplyText, WordsHeard
 from .own_words import OwnWords
 from .player import Sounding
 from .playout import Playout, Tick
 from .reply import Reply, Voiced
+from .reply_settings import AS_THE_CALL, ReplySettings, forced
 from .scope import CancelScope
 from .trace import Mark, TurnTrace
 from .tts.base import Clause
@@ -56,6 +59,8 @@ class Mouth:
         self._playout = Playout()
         self._voiced = Voiced(agent.speaker, agent.file.speed, agent.splitter)
         self._sampling = agent.sampling
+        self.aloud = True
+        """Replies are spoken; False: they are only written."""
         self._n_replies = 0
         self.reply: Reply | None = None
         self._early: Reply | None = None
@@ -107,6 +112,7 @@ class Mouth:
             reply.trace.mark(Mark.FIRST_SOUND, self._clock.now())
         if not reply.fixed:
             self._recoveries = 0
+        self._turns.call.emit(ReplySounds(reply.id))
         self._turns.tools.first_sound(reply)
         self._turns.apply(tm.FirstSound())
 
@@ -142,57 +148,83 @@ class Mouth:
         speed: float | None = None,
         max_output_tokens: int | None = None,
         temperature: float | None = None,
+        aloud: bool | None = None,
     ) -> None:
         """For replies that start from now on. Raises UsageError for an unknown voice.
 
         voice "": the agent's own.
         """
-        speaker = self._voiced.speaker
-        if voice is not None:
-            speaker = self._stack.speaker(voice) if voice else self._agent.speaker
-        speed = self._voiced.speed if speed is None else speed
-        self._voiced = Voiced(speaker, speed, self._agent.splitter)
+        voiced = self.voiced(voice)
+        self._voiced = voiced if speed is None else replace(voiced, speed=speed)
+        self.aloud = self.aloud if aloud is None else aloud
         if max_output_tokens is not None:
             self._sampling = replace(self._sampling, max_tokens=max_output_tokens)
         if temperature is not None:
             self._sampling = replace(self._sampling, temperature=temperature)
 
+    def voiced(self, voice: str | None) -> Voiced:
+        """How the call sounds, or would with another voice. Raises like `configure`."""
+        if voice is None:
+            return self._voiced
+        speaker = self._stack.speaker(voice) if voice else self._agent.speaker
+        return replace(self._voiced, speaker=speaker)
+
+    def sampling(self, asked: ReplySettings) -> SamplingParams:
+        """For one reply. Raises UsageError for a choice of tools that can't be had."""
+        desk, params = self._turns.tools, self._sampling
+        choice = asked.tool_choice or desk.choice
+        grammar = forced(self._stack, list(desk.offered(asked).values()), choice)
+        limit = asked.max_output_tokens or params.max_tokens
+        return replace(params, max_tokens=limit, grammar=grammar)
+
     # ------------------------------------------------------------ starting replies
+
+    def next_id(self, turn: TurnId | None = None, *, aside: bool = False) -> ReplyId:
+        reply_id = ReplyId(self._turns.call.id, self._n_replies, turn, aside)
+        self._n_replies += 1
+        return reply_id
 
     def _new(
         self,
         turn: TurnId | None,
         trace: TurnTrace | None,
         deadline_s: float,
+        asked: ReplySettings = AS_THE_CALL,
         *,
         step: int = 0,
         may_be_silent: bool = False,
     ) -> Reply:
-        reply_id = ReplyId(self._turns.call.id, self._n_replies, turn)
-        self._n_replies += 1
+        reply_id = self.next_id(turn)
         return Reply(
             reply_id,
             CancelScope(str(reply_id)),
             clock=self._clock,
             playout=self._playout,
-            voiced=self._voiced,
+            voiced=self.voiced(asked.voice),
             listener=self,
             trace=trace,
             deadline_s=deadline_s,
-            tools=self._turns.tools.names,
+            tools=self._turns.tools.offered(asked),
             step=step,
             may_be_silent=may_be_silent,
+            aloud=self.aloud if asked.aloud is None else asked.aloud,
         )
 
-    def _produce(self, reply: Reply, prompt: Prompt) -> None:
-        job = reply.think(
-            self._stack.thinker,
-            prompt,
-            self._sampling,
-            call=self._turns.call.id,
-            tenant=self._agent.file.tenant,
-        )
+    def _produce(self, reply: Reply, prompt: Prompt, asked: ReplySettings = AS_THE_CALL) -> None:
+        """asked.own_prompt: computed apart, so that what is cached of the call stays as it is."""
+        call = f"{reply.id.call}/{reply.id.n}" if asked.own_prompt else reply.id.call
+        job = self._think(reply, prompt, self.sampling(asked), call)
         self._turns.call.spawn(job, reply.scope)
+
+    async def _think(
+        self, reply: Reply, prompt: Prompt, sampling: SamplingParams, call: str
+    ) -> None:
+        thinker, tenant = self._stack.thinker, self._agent.file.tenant
+        try:
+            await reply.think(thinker, prompt, sampling, call=call, tenant=tenant)
+        finally:
+            if call != self._turns.call.id:
+                thinker.forget(call)
 
     def think_early(self, trace: TurnTrace, text: str, prompt: Prompt) -> None:
         """Work without side effects: the answer the caller gets if this pause is the end."""
@@ -215,11 +247,14 @@ class Mouth:
         self._give_floor(early, trace)
         return True
 
-    def answer(self, turn: TurnId | None, trace: TurnTrace | None, prompt: Prompt) -> None:
-        deadline_s = trace.deadline_s if trace is not None else None
-        reply = self._new(turn, trace, deadline_s or self._clock.now() + self._stack.target_s)
+    def answer(
+        self, turn: TurnId | None, trace: TurnTrace | None, asked: ReplySettings = AS_THE_CALL
+    ) -> None:
+        due_s = trace.deadline_s if trace is not None else None
+        due_s = due_s or self._clock.now() + self._stack.target_s
+        reply = self._new(turn, trace, due_s, asked)
         self._give_floor(reply, trace)
-        self._produce(reply, prompt)
+        self._produce(reply, self._turns.prompt_of(asked), asked)
 
     def follow_up(
         self,
@@ -254,6 +289,7 @@ class Mouth:
 
     def _give_floor(self, reply: Reply, trace: TurnTrace | None) -> None:
         self.reply = reply
+        reply.after = self._turns.conversation.messages[-1]
         self._sounded = False
         self._chars_heard = 0
         self._sound_by_s = self._clock.now() + self._stack.answer_within_s
@@ -320,6 +356,8 @@ class Mouth:
             reply.scope.cancel()
             heard = self._playout.flush(reply.id, self._lead)
             chars, samples = heard.chars, heard.samples
+        if not reply.aloud:
+            chars = reply.told_chars
         if limit_ms is not None:
             at = self._playout.heard_at(reply.id, limit_ms * OUT_RATE // 1000)
             chars, samples = min(chars, at.chars), min(samples, at.samples)
@@ -328,10 +366,16 @@ class Mouth:
             reply.trace.unheard_voice_ms += unheard * 1000 // OUT_RATE
         conversation, tools = self._turns.conversation, self._turns.tools
         self._cut_short = status is not ReplyStatus.COMPLETED
+        later = conversation.count_after(reply.after) if reply.after is not None else 0
         kept = conversation.add_assistant(
-            reply.ids, reply.written or reply.text, chars, interrupted=self._cut_short
+            reply.ids,
+            reply.written or reply.text,
+            chars,
+            interrupted=self._cut_short,
+            key=reply.id,
+            before=later,
         )
-        self._last, self._said = reply.id, conversation.messages[-1] if kept else None
+        self._last, self._said = reply.id, conversation.messages[-1 - later] if kept else None
         finish_trace = not tools.continues(reply, status) and finish_trace
         if reply.trace is not None:
             self._close_trace(reply, reply.trace, status, kept, finish_trace)
@@ -347,6 +391,7 @@ class Mouth:
                 input_tokens=usage.prompt_tokens if usage else 0,
                 cached_tokens=usage.cached_tokens if usage else 0,
                 output_tokens=_output_tokens(reply),
+                finish=reply.finish,
             )
         )
         self._turns.reply_over(status)
@@ -407,6 +452,8 @@ class Mouth:
 
     def reply_text(self, reply: Reply, clause: Clause) -> None:
         if reply is self.reply:
+            if not reply.aloud:
+                self._sound_by_s = self._clock.now() + self._stack.answer_within_s
             self._turns.call.emit(ReplyText(reply.id, clause.text))
 
     def reply_asks(self, reply: Reply) -> None:

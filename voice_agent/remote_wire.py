@@ -60,6 +60,8 @@ def chat_body(remote: RemoteSection, prompt: Prompt, sampling: SamplingParams) -
     }
     if prompt.tools:
         body["tools"] = [dict(tool) for tool in prompt.tools]
+        if not prompt.may_call:
+            body["tool_choice"] = "none"
     for name, at_rest in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0), ("seed", None)):
         value = getattr(sampling, name)
         if value != at_rest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,12 +21,12 @@ from engine.text.tools import OPEN
 
 from .clauses import ClauseSplitter
 from .clock import Clock
-from .context import Prompt
+from .context import Message, Prompt
 from .errors import InternalError, VoiceAgentError
 from .playout import Playout
 from .scope import CancelScope
 from .think import Source, Thinker, Thinking, ThoughtUsage
-from .tools.base import AskedCall
+from .tools.base import AskedCall, Tool
 from .trace import Mark, TurnTrace
 from .tts.base import AudioPiece, Clause
 from .types import ReplyId
@@ -83,12 +83,14 @@ class Reply:
         listener: ReplyListener,
         trace: TurnTrace | None,
         deadline_s: float,
-        tools: frozenset[str] = frozenset(),
+        tools: Mapping[str, Tool] | None = None,
         step: int = 0,
         may_be_silent: bool = False,
+        aloud: bool = True,
     ) -> None:
-        """tools: names that the model may call. step: how many replies before this one asked for
-        them in a row. may_be_silent: nothing to say is no fault."""
+        """tools: what the model may call, by name. step: how many replies before this one asked for
+        them in a row. may_be_silent: nothing to say is no fault. aloud: False: it is only written,
+        and heard as soon as it is told."""
         self.id = reply_id
         self.scope = scope
         self.trace = trace
@@ -107,12 +109,15 @@ class Reply:
         self.fixed = False  # words of ours, not the model's (greeting, recovery, goodbye)
         self.voices_early = True  # before the release: the first clause
         self.failed = False  # no more comes; what was made of it is played to its end
+        self.aloud = aloud
+        self.told_chars = 0  # of the text, told to the transport
+        self.tools: Mapping[str, Tool] = tools or {}
+        self.after: Message | None = None  # the history's last message when it got the floor
         self._clock = clock
         self._playout = playout
         self._voiced = voiced
         self._listener = listener
         self._deadline_s = deadline_s
-        self._tools = tools
         self._may_be_silent = may_be_silent
         self._reader: ToolCallReader | None = None
         self._thinking: Thinking | None = None
@@ -233,7 +238,7 @@ class Reply:
 
     def _begin(self) -> ClauseSplitter:
         self.text, self.written, self.ids, self.calls = "", "", [], []
-        self._reader = ToolCallReader(self._tools) if self._tools else None
+        self._reader = ToolCallReader(self.tools) if self.tools else None
         return self._voiced.splitter()
 
     def _start_over(self) -> ClauseSplitter:
@@ -286,7 +291,7 @@ class Reply:
         while (clause := await queue.get()) is not None:
             if self.scope.cancelled:
                 continue
-            if not self.released and clause.words:
+            if not self.released and clause.words and self.aloud:
                 await self._wait_for_release()
             await self._speak(clause)
 
@@ -300,7 +305,7 @@ class Reply:
 
     async def _speak(self, clause: Clause) -> None:
         self.n_clauses += 1
-        if not clause.words:
+        if not clause.words or not self.aloud:
             self._deliver(clause, None)
             return
         await self._wait_for_room()
@@ -357,7 +362,7 @@ class Reply:
     # ------------------------------------------------------------ hand-over to playout
 
     def _deliver(self, clause: Clause, piece: AudioPiece | None) -> None:
-        first = piece is not None and self.audio_samples == 0
+        first = self.audio_samples == 0 if piece is not None else not self.aloud
         if piece is not None:
             self.audio_samples += len(piece.pcm)
         if self.released:
@@ -370,6 +375,7 @@ class Reply:
     def _emit(self, clause: Clause, piece: AudioPiece | None) -> None:
         if clause.index > self._last_clause:
             self._last_clause = clause.index
+            self.told_chars = clause.span[1]
             self._listener.reply_text(self, clause)
         if piece is not None:  # a clause without words is heard once the reply has finished
             self._playout.push(self.id, clause, piece)
@@ -379,7 +385,8 @@ class Reply:
     def _finish(self) -> None:
         if self.scope.cancelled:
             return
-        silent = not self.fixed and self.spoken_words == 0 and not self.calls
+        said = self.spoken_words > 0 if self.aloud else bool(self.text.strip())
+        silent = not self.fixed and not said and not self.calls
         if silent and not self._may_be_silent:
             self._fail(InternalError("the reply had nothing to say aloud", code="VA320"))
             return

@@ -31,7 +31,7 @@ from .events import Event
 from .reply import Speaker
 from .smart_turn import SmartTurn
 from .stt.base import Recognizer
-from .think import Thinker
+from .think import EngineThinker, Thinker
 from .tools.base import Tool
 from .tools.toolbox import Toolbox
 from .tracing import Tracing
@@ -320,6 +320,11 @@ class Stack:
 
     # ------------------------------------------------------------ lookups
 
+    @property
+    def follows_grammars(self) -> bool:
+        """Replies can be made to have a form: the engine of this process makes them."""
+        return self.engine is not None and isinstance(self.thinker, EngineThinker)
+
     def conversation(self, instructions: str, tools: Sequence[Tool] = ()) -> Conversation:
         """An empty history with these instructions."""
         told = [tool.declaration for tool in tools]
@@ -345,6 +350,17 @@ class Stack:
                 "conversation with this model: shorten them or choose a model with a longer "
                 "context",
                 code="VA110",
+            )
+
+    def check_length(self, text: str, what: str) -> None:
+        """Raises UsageError when a text would take over a quarter of the model's context."""
+        limit = self.max_prompt_tokens // 4
+        n = len(text) if len(text) > 32 * limit else len(self.tokenizer.encode(text))
+        if n > limit:
+            raise UsageError(
+                f"the {what} has {n} {self._context_unit}; with this model {limit} leave room for "
+                "an answer: shorten it",
+                code="VA109",
             )
 
     def gauges(self) -> dict[str, float]:

@@ -9,17 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from engine.client import Engine, Generation, Session
 from engine.errors import EngineError
 from engine.sampling import SamplingParams
+from engine.text.tools import OPEN
 
 from .context import Prompt
 from .scope import CancelScope
 
 log = logging.getLogger(__name__)
+
+NEVER = -1e4
+"""Added to a token's logit: it is not chosen."""
 
 EMBEDDED = "embedded"
 """The name of the engine in this process, in configuration and traces."""
@@ -174,9 +178,17 @@ class EngineThinker:
     ) -> EngineThinking:
         session = self._session(call, tenant)
         session.follow(prompt.ids)
+        if prompt.tools and not prompt.may_call:
+            sampling = self._without_calls(sampling)
         generation = session.commit(sampling, deadline_s=deadline_s)
         scope.on_cancel(generation.abort)
         return EngineThinking(generation)
+
+    def _without_calls(self, sampling: SamplingParams) -> SamplingParams:
+        """The tag that opens a call can't be chosen; where it is no token of the model's, nor can
+        what the tag begins with."""
+        barred = self._engine.tokenizer.encode(OPEN, allow_special=True)[0]
+        return replace(sampling, logit_bias=(*sampling.logit_bias, (barred, NEVER)))
 
     def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:
         try:

@@ -7,14 +7,17 @@ emitted.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import logs
 from . import turn as tm
+from .context import Prompt
 from .decisions import explain
 from .ear import Ear
 from .endpointing import Edge, EdgeKind, Endpointer
 from .events import (
+    CallerSilent,
     Decided,
     ReplyStatus,
     SpeechStarted,
@@ -25,9 +28,12 @@ from .events import (
 )
 from .floor_watch import FloorWatch
 from .hearing import Hearing
+from .languages.en.keys import SAYS_NOTHING
 from .mouth import Mouth
 from .own_words import Echo
+from .reply_settings import AS_THE_CALL, ReplySettings
 from .tools.desk import ToolDesk, Unsaid
+from .tools.exchange import SPEAK
 from .trace import Mark, TurnTrace
 from .types import IN_RATE, TurnId
 from .vad import VadWindow
@@ -65,8 +71,9 @@ class Turns:
         self._traces: dict[int, TurnTrace] = {}
         self._announced: int | None = None  # the turn whose speech the transport knows of
         self._reopened = ""  # words of a re-opened message, to be joined by what follows
-        self.asked_to_respond: str | None = None  # client's request that waits for a manual commit
+        self.asked_to_respond: ReplySettings | None = None  # waits for a manual commit
         self._reply_ending = False
+        self.client_committed = False  # what is being understood: it ends as a turn, whatever it is
         self.n_done = 0
         self.echo = Echo.UNKNOWN  # of this line, and what the trace says about it
         self.echo_note = ""
@@ -156,6 +163,8 @@ class Turns:
                 self._cut()
             case tm.Reopen():
                 self._reopen(effect)
+            case tm.Dismiss(turn) if self.client_committed:
+                self.trace_done(self._close_utterance(turn, self.ear.now_ms, ""), "no_input")
             case tm.Dismiss(turn):
                 self.mouth.cancel_early()
                 self._traces.pop(turn.index, None)
@@ -185,7 +194,7 @@ class Turns:
             return
         self.tools.before_answer()
         joined = self._joined(text)
-        self.mouth.think_early(self.trace_of(turn), joined, self.conversation.prompt(joined))
+        self.mouth.think_early(self.trace_of(turn), joined, self.prompt_of(AS_THE_CALL, joined))
 
     def expect(self) -> None:
         """Called when the history or the caller's words have changed: what the next prompt begins
@@ -218,7 +227,7 @@ class Turns:
         self.tools.before_answer()
         turn, text = effect.turn, self._joined(effect.text)
         trace = self._close_utterance(turn, effect.end_ms, text)
-        self.conversation.add_user(text)
+        self.conversation.add_user(text, turn.first)
         self.tools.answered()
         asked, self.asked_to_respond = self.asked_to_respond, None
         if asked is None and (self.manual or not self.auto_response):
@@ -226,7 +235,7 @@ class Turns:
             self.trace_done(trace, "not_answered")
             self.apply(tm.ReplyOver())
         elif not self.mouth.release_early(trace, text):
-            self.answer(trace, asked)
+            self.answer(trace, asked or AS_THE_CALL)
 
     def _close_utterance(self, turn: TurnId, end_ms: int, text: str) -> TurnTrace:
         """The caller's part of the turn is over: one transcript, one deadline."""
@@ -244,6 +253,7 @@ class Turns:
 
     def after_utterance(self) -> None:
         self._announced = None
+        self.client_committed = False
         self.hearing.clear()
         if self.manual:
             self.hearing.buffer_manually()
@@ -253,9 +263,9 @@ class Turns:
         kept, confident_ms = self._reopened, self.hearing.confident_ms
         trace = self._close_utterance(effect.turn, self.state.last_voiced_ms, kept)
         if kept:  # a re-opened message whose continuation had no words stands as it was
-            self.conversation.add_user(kept)
+            self.conversation.add_user(kept, effect.turn.first)
             self.apply(tm.ReplyBegins())
-            self.answer(trace, None)
+            self.answer(trace)
         elif (
             confident_ms >= RECOVERY_SPEECH_MS
             and self.auto_response
@@ -314,11 +324,29 @@ class Turns:
     def _joined(self, text: str) -> str:
         return f"{self._reopened} {text}".strip()
 
-    def answer(self, trace: TurnTrace | None, extra: str | None) -> None:
-        if extra:
-            self.conversation.add_system(extra)
-        turn = trace.turn if trace is not None else None
-        self.mouth.answer(turn, trace, self.conversation.prompt())
+    def answer(self, trace: TurnTrace | None, asked: ReplySettings = AS_THE_CALL) -> None:
+        self.mouth.answer(trace.turn if trace is not None else None, trace, asked)
+
+    def prompt_of(self, asked: ReplySettings, words: str | None = None) -> Prompt:
+        """What a reply is made from: the history and `words` of the caller's that are not in it
+        yet, unless it was asked for otherwise."""
+        may_call = self.tools.may_call(asked)
+        if not asked.own_prompt:
+            return replace(self.conversation.prompt(words), may_call=may_call)
+        history = self.conversation.other(
+            asked.instructions, asked.tools, empty=asked.said is not None
+        )
+        for message in asked.said or ():
+            history.add(message.role, message.text)
+        return replace(history.prompt(), may_call=may_call)
+
+    def silent_for(self, ms: int) -> None:
+        """The client's limit of silence is over: a turn without words, and an answer to it."""
+        now_ms, turn = self.ear.now_ms, self.state.turn.next()
+        if self.state.floor is not tm.Floor.IDLE or self.state.caller is not tm.Caller.SILENT:
+            return
+        self.call.emit(CallerSilent(turn, max(0, now_ms - ms), now_ms))
+        self.apply(tm.Keyed(SAYS_NOTHING, now_ms))
 
     def prompt(self, speech: FixedSpeech) -> None:
         """Ask a silent caller, unless a client decides when we speak."""
@@ -329,10 +357,12 @@ class Turns:
     def follow_up(self, unsaid: Unsaid) -> None:
         """Called by the desk: results are in the history, and nobody speaks."""
         self.apply(tm.ReplyBegins())
+        if not unsaid.may_call:
+            self.conversation.add_system(SPEAK)
         self.mouth.follow_up(
             unsaid.turn,
             unsaid.trace,
-            self.conversation.prompt(),
+            replace(self.conversation.prompt(), may_call=unsaid.may_call),
             step=unsaid.step,
             spoken=unsaid.spoken,
         )

@@ -43,17 +43,26 @@ class TurnId:
     def next(self) -> TurnId:
         return TurnId(self.call, self.index + 1, 0)
 
+    @property
+    def first(self) -> TurnId:
+        """The turn's first revision: what its message in the history is known by."""
+        return replace(self, revision=0)
+
     def __str__(self) -> str:
         return f"{self.call}/t{self.index}.{self.revision}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplyId:
-    """What we say: an answer, a greeting, a recovery. `turn` is the turn it answers, if any."""
+    """What we say: an answer, a greeting, a recovery. `turn` is the turn it answers, if any.
+
+    aside: made for the client beside the conversation: it has no floor and is not remembered.
+    """
 
     call: str
     n: int
     turn: TurnId | None = None
+    aside: bool = False
 
     def __str__(self) -> str:
         return f"{self.call}/r{self.n}"

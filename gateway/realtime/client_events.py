@@ -43,7 +43,7 @@ class ServerVad(Wire):
     silence_duration_ms: Annotated[int, Field(ge=100, le=10_000)] | None = None
     prefix_padding_ms: Annotated[int, Field(ge=0, le=5_000)] | None = None
     threshold: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    idle_timeout_ms: int | None = None
+    idle_timeout_ms: Annotated[int, Field(ge=1_000, le=60_000)] | None = None
 
 
 class SemanticVad(Wire):
@@ -83,6 +83,31 @@ class Audio(Wire):
     output: AudioOutput | None = None
 
 
+class FunctionTool(Wire):
+    """What the client does for the model. parameters: JSON schema of an object."""
+
+    type: Literal["function"] = "function"
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    description: Annotated[str, Field(max_length=8_000)] | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class McpTool(BaseModel):
+    """Refused with a reason."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: Literal["mcp"]
+
+
+class ChosenTool(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: Literal["function", "mcp"]
+    name: str | None = None
+
+
+Tools = Annotated[list[FunctionTool | McpTool], Field(max_length=128)]
+Choice = Literal["none", "auto", "required"] | ChosenTool
 Modalities = list[Literal["text", "audio"]]
 MaxTokens = Annotated[int, Field(ge=1, le=4096)] | Literal["inf"]
 
@@ -100,10 +125,18 @@ class SessionSettings(Wire):
     parallel_tool_calls: bool | None = None
     prompt: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tool_choice: Choice | None = None
+    tools: Tools | None = None
     tracing: str | dict[str, Any] | None = None
     truncation: str | dict[str, Any] | None = None
+
+
+class TranscriptionSettings(Wire):
+    """Of a session that only writes down what it hears."""
+
+    type: Literal["transcription"]
+    audio: Audio | None = None
+    include: list[str] | None = None
 
 
 class ClientEvent(Wire):
@@ -112,7 +145,7 @@ class ClientEvent(Wire):
 
 class SessionUpdate(ClientEvent):
     type: Literal["session.update"]
-    session: SessionSettings
+    session: Annotated[SessionSettings | TranscriptionSettings, Field(discriminator="type")]
 
 
 class AudioAppend(ClientEvent):
@@ -150,13 +183,34 @@ class MessageItem(Wire):
     status: Literal["completed", "incomplete", "in_progress"] | None = None
 
 
+class CallItem(Wire):
+    """A tool's call, made by a model elsewhere or earlier."""
+
+    type: Literal["function_call"]
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    arguments: Annotated[str, Field(max_length=64_000)]
+    call_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    object: Literal["realtime.item", "item"] | None = None
+    status: Literal["completed", "incomplete", "in_progress"] | None = None
+
+
+class OutputItem(Wire):
+    """What came of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: Annotated[str, Field(min_length=1, max_length=128)]
+    output: Annotated[str, Field(max_length=256_000)]
+    id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    object: Literal["realtime.item", "item"] | None = None
+    status: Literal["completed", "incomplete", "in_progress"] | None = None
+
+
 class OtherItem(BaseModel):
     """Item kinds of the protocol that this server refuses with a reason."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     type: Literal[
-        "function_call",
-        "function_call_output",
         "mcp_approval_response",
         "mcp_list_tools",
         "mcp_call",
@@ -166,7 +220,7 @@ class OtherItem(BaseModel):
 
 class ItemCreate(ClientEvent):
     type: Literal["conversation.item.create"]
-    item: Annotated[MessageItem | OtherItem, Field(discriminator="type")]
+    item: Annotated[MessageItem | CallItem | OutputItem | OtherItem, Field(discriminator="type")]
     previous_item_id: str | None = None
 
 
@@ -187,10 +241,29 @@ class ItemTruncate(ClientEvent):
     audio_end_ms: Annotated[int, Field(ge=0)]
 
 
+class ItemReference(Wire):
+    type: Literal["item_reference"]
+    id: str
+
+
+class ResponseOutput(Wire):
+    format: AudioFormat | None = None
+    voice: str | dict[str, Any] | None = None
+
+
+class ResponseAudio(Wire):
+    output: ResponseOutput | None = None
+
+
+Input = Annotated[
+    MessageItem | ItemReference | CallItem | OutputItem | OtherItem, Field(discriminator="type")
+]
+
+
 class ResponseSettings(Wire):
-    audio: dict[str, Any] | None = None
+    audio: ResponseAudio | None = None
     conversation: str | None = None
-    input: list[dict[str, Any]] | None = None
+    input: Annotated[list[Input], Field(max_length=256)] | None = None
     instructions: Annotated[str, Field(max_length=64_000)] | None = None
     max_output_tokens: MaxTokens | None = None
     metadata: dict[str, str] | None = None
@@ -198,8 +271,8 @@ class ResponseSettings(Wire):
     parallel_tool_calls: bool | None = None
     prompt: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tool_choice: Choice | None = None
+    tools: Tools | None = None
 
 
 class ResponseCreate(ClientEvent):
@@ -228,6 +301,10 @@ AnyClientEvent = Annotated[
 ]
 _ADAPTER: TypeAdapter[AnyClientEvent] = TypeAdapter(AnyClientEvent)
 
+_TAGS = frozenset(
+    ("server_vad", "semantic_vad", "message", "realtime", "transcription", "function_call",
+     "function_call_output", "item_reference", "FunctionTool", "McpTool", "ChosenTool")
+)  # fmt: skip
 _CODES = {
     "extra_forbidden": ("unknown_parameter", "Unknown parameter"),
     "missing": ("missing_required_parameter", "Missing required parameter"),
@@ -242,14 +319,31 @@ def parse_client_event(text: str | bytes) -> AnyClientEvent:
     try:
         return _ADAPTER.validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        raise _first_fault(error) from None
+
+
+def _first_fault(error: ValidationError, *root: str) -> ProtocolError:
+    first = error.errors(include_url=False, include_input=False)[0]
     code, words = _CODES.get(first["type"], ("invalid_value", first["msg"]))
     # pydantic puts the chosen member's tag into the path of a union; the client never sent it
     place = [str(p) for p in first["loc"] if "/" not in str(p) and "." not in str(p)]
-    place = [p for p in place if p not in ("server_vad", "semantic_vad", "message")]
+    place = [*root, *(p for p in place if p not in _TAGS)]
     param = ".".join(place) or None
     detail = f"{words}: {param}." if param else f"{words}."
-    raise ProtocolError(code, detail, param=param)
+    return ProtocolError(code, detail, param=param)
+
+
+_SESSION: TypeAdapter[SessionSettings | TranscriptionSettings] = TypeAdapter(
+    Annotated[SessionSettings | TranscriptionSettings, Field(discriminator="type")]
+)
+
+
+def parse_session(session: dict[str, Any]) -> SessionSettings | TranscriptionSettings:
+    """A session object from outside of a session. Raises like `parse_client_event`."""
+    try:
+        return _SESSION.validate_python({"type": "realtime", **session})
+    except ValidationError as error:
+        raise _first_fault(error, "session") from None
 
 
 def client_event_id(text: str | bytes) -> str | None:

@@ -1,41 +1,50 @@
 """One Realtime session: client events in, the call's events and audio out, in the protocol's order.
 
 Knows neither sockets nor time: `receive` gets a message, `on_event` a call's event, `tick` one
-20 ms step of the process's clock, and everything for the client goes to `outbox`.
+20 ms step of the process's clock, and everything for the client goes to its outbox. Sound goes
+through events (WebSocket) or past them (WebRTC: `carries_audio` is False).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.call_port import CallPort
+from gateway.grant import LOCAL, Grant
 from gateway.media.echo import EchoGuard
 from voice_agent.errors import VoiceAgentError
 from voice_agent.events import (
+    CallerSilent,
     CallFault,
     Event,
     Partial,
     ReplyDone,
+    ReplySounds,
     ReplyStarted,
     ReplyStatus,
     ReplyText,
     SpeechStarted,
     SpeechStopped,
+    ToolStarted,
     TurnCommitted,
     TurnReopened,
 )
+from voice_agent.playout import Tick
 from voice_agent.types import FRAME_MS, Frame, ReplyId
 
 from . import client_events as ce
 from .audio_in import AudioInput
 from .errors import ProtocolError, unsupported
+from .history import History
 from .items import Conversation, Item, new_id
+from .line import Line, Outbox
+from .permits import check_response, check_update
+from .plan import Plan, declarations, plan_of, reply_settings, tool_choice
 from .response import Response
-from .settings import Settings, check_response, revise
+from .settings import Settings, revise
 from .turn_detection import turn_taking
 from .turns import Turns
 
@@ -45,20 +54,12 @@ KEPT_RESPONSES = 16
 UNLIMITED_TOKENS = 4096
 
 
-class Outbox(Protocol):
-    """Where messages wait for the socket. key: lets late audio of a cut response be dropped."""
-
-    def put(self, text: str, key: str | None = None) -> None: ...
-
-    def drop(self, key: str) -> None: ...
-
-
 def _limit(settings: Settings) -> int:
     return settings.max_output_tokens or UNLIMITED_TOKENS
 
 
 class RealtimeSession:
-    """Owns the protocol state of one connection."""
+    """Owns the protocol state of one call, and of whoever else watches it."""
 
     def __init__(
         self,
@@ -66,15 +67,23 @@ class RealtimeSession:
         model: str,
         *,
         lead_ms: int,
+        grant: Grant = LOCAL,
+        carries_audio: bool = True,
         on_error: Callable[[str], None] = lambda code: None,
         on_frame: Callable[[Frame], None] = lambda frame: None,
         guard: Callable[[bool], EchoGuard | None] = lambda telephone: None,
+        rate_limits: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
-        """guard: makes the defence against our own echo for a line that is (not) a telephone's."""
-        self._outbox = outbox
+        """guard: makes the defence against our own echo for a line that is (not) a telephone's.
+        rate_limits: as the protocol lists them; nothing is told of an empty list."""
+        self.line = Line(outbox)
+        self._emit = self.line.emit
+        self._grant = grant
+        self._carries_audio = carries_audio
         self._on_error = on_error
         self._on_frame = on_frame
         self._make_guard = guard
+        self._rate_limits = rate_limits
         self._guard: EchoGuard | None = None
         self._lead_frames = lead_ms // FRAME_MS
         self._ahead = 0  # frames that the client has and has not played yet
@@ -84,33 +93,60 @@ class RealtimeSession:
         self._input = AudioInput(self._hear, self.settings.input_format)
         self._responses: dict[ReplyId, Response] = {}
         self._active: Response | None = None
-        self._metadata: dict[str, str] | None = None  # of the response.create under way
+        self._plan: Plan | None = None  # of the response.create under way
         self._turns = Turns(self._conversation, self._emit)
         self._pulling = False
         self._deferred: deque[Event] = deque()  # raised while a frame was being pulled
 
-    def attach(self, call: CallPort) -> None:
-        """Say hello: the first message of every session is `session.created`."""
+    def attach(self, call: CallPort, asked: dict[str, Any] | None = None) -> None:
+        """Say hello: the first message of every session is `session.created`.
+
+        asked: settings that the call was opened with. Raises ProtocolError and VoiceAgentError when
+        these, or what was laid down with a token, cannot be.
+        """
         self._call = call
-        self._guard = self._make_guard(False)
-        self._emit("session.created", session=self.settings.wire())
+        self._history = History(self._conversation, call, self._emit, self._grant)
+        self._guard = self._make_guard(False) if self._carries_audio else None
+        if self._grant.session:
+            self.configure(self._grant.session, hidden=True)
+        if asked is not None:
+            self.configure(asked)
+        self._hello(None)
+
+    def configure(self, session: dict[str, Any], *, hidden: bool = False) -> None:
+        """Settings from outside of the session, before it begins. hidden: laid down by whoever made
+        the token, so that its holder neither sees nor needs the right to them."""
+        asked = ce.parse_session(session)
+        after = revise(self.settings, asked)
+        if not hidden:
+            check_update(self._grant, self.settings, after)
+        self._apply(after)
+        self.settings = after if not hidden else after.kept_back()
+
+    def _hello(self, to: Outbox | None) -> None:
+        self._emit("session.created", to=to, session=self.settings.wire())
+        conversation = {"id": self._conversation.id, "object": "realtime.conversation"}
+        self._emit("conversation.created", to=to, conversation=conversation)
 
     @property
     def call(self) -> CallPort:
         assert self._call is not None
         return self._call
 
-    # ------------------------------------------------------------ to the client
+    def watch(self, outbox: Outbox) -> Callable[[], None]:
+        """A further connection to the same session; returns what ends it."""
+        leave = self.line.join(outbox)
+        self._hello(outbox)
+        return leave
 
-    def _emit(self, type_: str, **fields: Any) -> None:
-        event = {"type": type_, "event_id": new_id("event"), **fields}
-        key = event["response_id"] if type_ == "response.output_audio.delta" else None
-        self._outbox.put(json.dumps(event, ensure_ascii=False, separators=(",", ":")), key)
-
-    def error(self, error: ProtocolError, event_id: str | None = None) -> None:
+    def error(
+        self, error: ProtocolError, event_id: str | None = None, to: Outbox | None = None
+    ) -> None:
+        """to: who made the mistake; None: everybody is told."""
         self._on_error(error.code)
         self._emit(
             "error",
+            to=to,
             error={
                 "type": error.kind,
                 "code": error.code,
@@ -123,30 +159,43 @@ class RealtimeSession:
     # ------------------------------------------------------------ the clock
 
     def tick(self) -> None:
-        """20 ms: hear what waits, then send what the client will need next.
+        """20 ms of a session that carries its sound: hear what waits, then send what the client
+        will need next.
 
         A reply is sent `lead_ms` ahead of its playing, so that a late packet makes no hole.
         """
         self._input.tick()
         self._ahead = max(0, self._ahead - 1)
         while True:
-            self._pulling = True
-            try:
-                frame = self.call.tick()
-            finally:
-                self._pulling = False
-            if frame.audible and frame.reply is not None:
-                self._ahead += 1
-                if (response := self._responses.get(frame.reply)) is not None:
-                    response.add_audio(frame.pcm, frame.offset)
-                    if self._guard is not None and response.speaks:
-                        self._guard.sent(frame.pcm)
-            while self._deferred:
-                self._handle(self._deferred.popleft())
-            if not frame.audible or self._ahead > self._lead_frames:
+            tick = self.pull()
+            if not tick.audible or self._ahead > self._lead_frames:
                 break
+        for tick in self.call.aside_ticks():
+            self._sent(tick)
         if self._guard is not None:
             self._guard.tick()
+
+    def pull(self) -> Tick:
+        """The next 20 ms of our voice; what it brings about is told after it."""
+        self._pulling = True
+        try:
+            tick = self.call.tick()
+        finally:
+            self._pulling = False
+        if tick.audible and tick.reply is not None:
+            self._ahead += 1
+            response = self._sent(tick)
+            if self._guard is not None and response is not None and response.speaks:
+                self._guard.sent(tick.pcm)
+        while self._deferred:
+            self._handle(self._deferred.popleft())
+        return tick
+
+    def _sent(self, tick: Tick) -> Response | None:
+        response = self._responses.get(tick.reply) if tick.reply is not None else None
+        if response is not None and tick.audible:
+            response.add_audio(tick.pcm, tick.offset)
+        return response
 
     def _hear(self, frame: Frame) -> None:
         self._on_frame(frame)
@@ -172,90 +221,123 @@ class RealtimeSession:
                 if self.settings.transcription:
                     self._turns.partial(turn, confirmed)
             case TurnCommitted(turn, text):
-                tell = self.settings.transcription
-                self._turns.committed(turn, text, tell=tell, heard_ms=self._input.heard_ms)
+                self._turns.committed(turn, text, tell=self.settings.transcription)
             case TurnReopened(turn):
                 self._turns.reopened(turn)
+            case CallerSilent(turn, start_ms, end_ms):
+                self._turns.silent(turn, start_ms, end_ms)
+            case CallFault(code, message):
+                self.error(ProtocolError(code, message, kind="server_error"))
+            case _:
+                self._handle_reply(event)
+
+    def _handle_reply(self, event: Event) -> None:
+        match event:
             case ReplyStarted(reply):
                 self._reply_started(reply)
+            case ReplySounds(reply):
+                self._reply_sounds(reply)
             case ReplyText(reply, delta):
                 if (response := self._responses.get(reply)) is not None:
                     response.add_text(delta)
+            case ToolStarted(reply, id_, name, arguments, True):
+                if (response := self._responses.get(reply)) is not None:
+                    response.add_call(id_, name, arguments)
             case ReplyDone():
                 self._reply_done(event)
-            case CallFault(code, message):
-                self.error(ProtocolError(code, message, kind="server_error"))
             case _:
                 pass
 
     def _reply_started(self, reply: ReplyId) -> None:
-        metadata, self._metadata = self._metadata, None
-        response = Response(reply, self.settings, self._conversation, self._emit, metadata)
-        self._responses[reply] = self._active = response
+        plan, self._plan = self._plan, None
+        response = Response(
+            reply,
+            plan or plan_of(self.settings),
+            self._conversation,
+            self._emit,
+            sends_audio=self._carries_audio,
+        )
+        self._responses[reply] = response
+        if not reply.aside:
+            self._active = response
+        if limits := self._rate_limits():
+            self._emit("rate_limits.updated", rate_limits=limits)
         if len(self._responses) > KEPT_RESPONSES:
             del self._responses[next(iter(self._responses))]
+
+    def _reply_sounds(self, reply: ReplyId) -> None:
+        response = self._responses.get(reply)
+        if response is not None and response.speaks:
+            response.sounded = True
+            if not self._carries_audio:
+                self._emit("output_audio_buffer.started", response_id=response.id)
 
     def _reply_done(self, event: ReplyDone) -> None:
         response = self._responses.get(event.reply)
         if response is None:
             return
-        if event.status is not ReplyStatus.COMPLETED:
-            self._outbox.drop(response.id)
+        whole = event.status is ReplyStatus.COMPLETED
+        if not whole:
+            self.line.drop(response.id)
             self._ahead = 0
             if self._guard is not None:
                 self._guard.cut()
-        response.finish(event)
         if self._active is response:
             self._active = None
+        response.finish(event)
+        if response.sounded and not self._carries_audio:
+            what = "stopped" if whole else "cleared"
+            self._emit(f"output_audio_buffer.{what}", response_id=response.id)
+            if not whole:  # where its sound ended is known here only
+                self._history.truncated(response, event.audio_ms)
 
     # ------------------------------------------------------------ from the client
 
-    def receive(self, text: str | bytes) -> None:
+    def receive(self, text: str | bytes, sender: Outbox | None = None) -> None:
         """One message. Whatever is wrong with it becomes an `error` event; nothing is raised."""
+        to = sender or self.line.main
         try:
             event = ce.parse_client_event(text)
         except ProtocolError as error:
-            self.error(error, ce.client_event_id(text))
+            self.error(error, ce.client_event_id(text), to)
             return
         try:
-            self._do(event)
+            self._do(event, to)
         except ProtocolError as error:
-            self.error(error, event.event_id)
+            self.error(error, event.event_id, to)
         except VoiceAgentError as error:
-            self.error(ProtocolError(error.code, str(error.args[0])), event.event_id)
+            self.error(ProtocolError(error.code, str(error.args[0])), event.event_id, to)
         except Exception:
             log.exception("a client event failed", extra={"event": event.type})
             fault = ProtocolError("VA300", "The server failed on this event.", kind="server_error")
-            self.error(fault, event.event_id)
+            self.error(fault, event.event_id, to)
 
-    def _do(self, event: ce.AnyClientEvent) -> None:
+    def _do(self, event: ce.AnyClientEvent, to: Outbox) -> None:
         match event:
             case ce.AudioAppend():
+                if not self._carries_audio:
+                    raise ProtocolError(
+                        "unsupported_event", "This call's audio comes over WebRTC, not in events."
+                    )
                 self._input.append(event.audio)
             case ce.SessionUpdate():
                 self._update(event.session)
             case ce.AudioCommit():
                 event_id = event.event_id
-                self._input.mark(lambda: self._commit(event_id))
+                self._input.mark(lambda: self._commit(event_id, to))
             case ce.AudioClear():
                 self._input.clear()
                 self.call.clear_audio()
                 self._emit("input_audio_buffer.cleared")
             case ce.OutputClear():
-                raise ProtocolError(
-                    "unsupported_event", "output_audio_buffer.clear belongs to WebRTC: "
-                    "send response.cancel.",
-                )  # fmt: skip
+                self._clear_output()
             case ce.ItemCreate():
-                self._create_item(event)
+                self._history.create(event)
             case ce.ItemDelete():
-                self._conversation.get(event.item_id)
-                raise ProtocolError(
-                    "unsupported_event", "Items of the history can't be deleted.", param="item_id"
-                )
+                self._history.delete(event.item_id, in_progress=self._active)
             case ce.ItemRetrieve():
                 item = self._conversation.get(event.item_id)
-                self._emit("conversation.item.retrieved", item=item.wire())
+                self._emit("conversation.item.retrieved", to=to, item=item.wire())
             case ce.ItemTruncate():
                 self._truncate(event)
             case ce.ResponseCreate():
@@ -263,11 +345,16 @@ class RealtimeSession:
             case ce.ResponseCancel():
                 self._cancel_response(event.response_id)
 
-    def _update(self, asked: ce.SessionSettings) -> None:
-        now = self.settings
-        after = revise(now, asked, audio_flowing=self._active is not None)
-        call = self.call
-        detection = after.turn_detection
+    def _update(self, asked: ce.SessionSettings | ce.TranscriptionSettings) -> None:
+        after = revise(self.settings, asked)
+        check_update(self._grant, self.settings, after)
+        self._apply(after)
+        self.settings = after
+        self._emit("session.updated", session=after.wire())
+
+    def _apply(self, after: Settings) -> None:
+        """Raises VoiceAgentError, and nothing changed, for what the call cannot do."""
+        now, call, detection = self.settings, self.call, after.turn_detection
         call.update(
             instructions=after.instructions if after.instructions != now.instructions else None,
             voice=after.voice if after.voice != now.voice else None,
@@ -276,18 +363,27 @@ class RealtimeSession:
             turn_taking=turn_taking(detection)
             if detection is not None and detection != now.turn_detection
             else None,
+            aloud=after.modality == "audio" if after.modality != now.modality else None,
+            tools=declarations(after.tools) if after.tools != now.tools else None,
+            tool_choice=tool_choice(after.tool_choice)
+            if after.tool_choice != now.tool_choice
+            else None,
         )
         if after.input_format != now.input_format:
             self._input.set_format(after.input_format)
-            self._guard = self._make_guard(not isinstance(after.input_format, ce.PcmFormat))
+            if self._carries_audio:
+                self._guard = self._make_guard(not isinstance(after.input_format, ce.PcmFormat))
+        if after.output_format != now.output_format and self._active is not None:
+            self._active.use_format(after.output_format)
+        answers = detection is None or detection.create_response
         call.manual_turns = detection is None
-        call.auto_response = detection is None or detection.create_response
-        call.interruptible = detection is None or detection.interrupt_response
+        call.auto_response = answers and after.kind == "realtime"
+        call.interruptible = detection is not None and detection.interrupt_response
+        patience = detection.idle_timeout_ms if isinstance(detection, ce.ServerVad) else None
+        call.idle_timeout_ms = patience
         self._input.fill_gaps = detection is not None
-        self.settings = after
-        self._emit("session.updated", session=after.wire())
 
-    def _commit(self, event_id: str | None) -> None:
+    def _commit(self, event_id: str | None, to: Outbox) -> None:
         if not self.call.commit_audio():
             self.error(
                 ProtocolError(
@@ -296,78 +392,76 @@ class RealtimeSession:
                     "detection on, turns are committed for you).",
                 ),
                 event_id,
+                to,
             )
 
-    def _create_item(self, event: ce.ItemCreate) -> None:
-        asked = event.item
-        if not isinstance(asked, ce.MessageItem):
-            raise unsupported("item.type", f"Items of type {asked.type} are not supported.")
-        texts = [part.text for part in asked.content]
-        if any(part.type not in ("input_text", "output_text", "text") for part in asked.content):
-            raise unsupported(
-                "item.content", "Only text can be added; send audio by input_audio_buffer.append."
-            )
-        text = "\n".join(t for t in texts if t)
-        if not text.strip():
-            raise ProtocolError("invalid_value", "The item holds no text.", param="item.content")
-        if event.previous_item_id not in (None, self._conversation.last_id):
-            raise unsupported("previous_item_id", "Items can be added at the end only.")
-        if asked.id is not None and asked.id in self._conversation:
+    def _clear_output(self) -> None:
+        if self._carries_audio:
             raise ProtocolError(
-                "item_already_exists", f"There already is an item {asked.id!r}.", param="item.id"
-            )
-        self.call.add_message(asked.role, text)
-        kind = "output_text" if asked.role == "assistant" else "input_text"
-        item = Item(asked.role, [{"type": kind, "text": text}], id=asked.id or new_id("item"))
-        previous = self._conversation.add(item)
-        for name in ("added", "done"):
-            self._emit(f"conversation.item.{name}", item=item.wire(), previous_item_id=previous)
+                "unsupported_event", "output_audio_buffer.clear belongs to WebRTC: "
+                "send response.cancel.",
+            )  # fmt: skip
+        if self._active is not None and self._active.speaks:
+            self._cancel_response(None)
 
     def _truncate(self, event: ce.ItemTruncate) -> None:
         item = self._conversation.get(event.item_id)
         response = next((r for r in self._responses.values() if r.item.id == item.id), None)
-        if item.role != "assistant" or response is None:
+        if not isinstance(item, Item) or item.role != "assistant" or response is None:
             raise ProtocolError(
                 "invalid_value", "Only a spoken reply of ours can be truncated.", param="item_id"
             )
         if event.content_index != 0:
             raise ProtocolError("invalid_value", "content_index must be 0.", param="content_index")
-        if event.audio_end_ms > response.sent_ms:
+        if self._carries_audio and event.audio_end_ms > response.sent_ms:
             raise ProtocolError(
                 "invalid_value",
                 f"audio_end_ms {event.audio_end_ms} is past the {response.sent_ms} ms sent.",
                 param="audio_end_ms",
             )
-        self.call.truncate(response.reply, response.reply_ms_at(event.audio_end_ms))
-        for part in item.content:
-            part.pop("transcript", None)
-        self._emit(
-            "conversation.item.truncated",
-            item_id=item.id,
-            content_index=0,
-            audio_end_ms=event.audio_end_ms,
+        at_ms = event.audio_end_ms
+        self.call.truncate(
+            response.reply, response.reply_ms_at(at_ms) if self._carries_audio else at_ms
         )
+        self._history.truncated(response, event.audio_end_ms)
 
     def _create_response(self, asked: ce.ResponseSettings | None) -> None:
-        instructions = None
-        metadata = None
+        if self.settings.kind == "transcription":
+            raise ProtocolError("unsupported_event", "A transcription session answers nothing.")
         if asked is not None:
-            instructions, metadata = asked.instructions, asked.metadata
-            check_response(asked, self.settings)
-        self._metadata = metadata
-        if not self.call.respond(instructions):
-            self._metadata = None
-            raise ProtocolError(
-                "conversation_already_has_active_response",
-                "A response is in progress: wait for response.done, or cancel it.",
+            check_response(self._grant, asked)
+        plan = plan_of(self.settings, asked)
+        wanted = reply_settings(plan, asked, self._conversation, UNLIMITED_TOKENS)
+        if plan.aside and plan.modality == "audio" and not self._carries_audio:
+            raise unsupported(
+                "response.output_modalities",
+                'Beside the conversation a WebRTC session gets text: send ["text"].',
             )
+        self._plan = plan
+        try:
+            if plan.aside:
+                self.call.aside(wanted)
+            elif not self.call.respond(wanted):
+                raise ProtocolError(
+                    "conversation_already_has_active_response",
+                    "A response is in progress: wait for response.done, or cancel it.",
+                )
+        except Exception:
+            self._plan = None
+            raise
 
     def _cancel_response(self, response_id: str | None) -> None:
-        active = self._active
-        if active is None or response_id not in (None, active.id):
+        found = [self._active] if self._active is not None else []
+        if response_id is not None:
+            found = [r for r in self._responses.values() if r.id == response_id and not r.done]
+        if not found:
             raise ProtocolError(
                 "response_cancel_not_active", "There is no such response to cancel.",
                 param="response_id" if response_id else None,
             )  # fmt: skip
-        active.cancelled_by_client = True
-        self.call.cancel_reply()
+        response = found[0]
+        response.cancelled_by_client = True
+        if response.reply.aside:
+            self.call.cancel_aside(response.reply)
+        else:
+            self.call.cancel_reply()

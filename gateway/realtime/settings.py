@@ -9,16 +9,20 @@ from .client_events import (
     AlawFormat,
     AudioInput,
     AudioOutput,
+    Choice,
+    FunctionTool,
+    McpTool,
     PcmFormat,
-    ResponseSettings,
     SemanticVad,
     ServerVad,
     SessionSettings,
+    TranscriptionSettings,
     UlawFormat,
 )
 from .errors import ProtocolError, unsupported
 
 Format = PcmFormat | UlawFormat | AlawFormat
+Modality = Literal["audio", "text"]
 
 VENDOR_VOICES = frozenset(
     ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
@@ -31,44 +35,58 @@ class Settings:
     """Immutable; `revise` makes the next one, whole or not at all.
 
     instructions, voice, speed and max_output_tokens are None until the client changes them: the
-    agent's own then apply, and its instructions are not shown to clients.
+    agent's own then apply, and its instructions are not shown to clients. kind: a "transcription"
+    session answers nothing. hidden: instructions and tools were laid down with a token, whose
+    holder does not see them.
     """
 
     session_id: str
     model: str
+    kind: Literal["realtime", "transcription"] = "realtime"
     input_format: Format = field(default_factory=PcmFormat)
     output_format: Format = field(default_factory=PcmFormat)
     turn_detection: ServerVad | SemanticVad | None = field(
         default_factory=lambda: SemanticVad(type="semantic_vad")
     )
     transcription: bool = True
-    modality: Literal["audio", "text"] = "audio"
+    modality: Modality = "audio"
     instructions: str | None = None
     voice: str | None = None
     speed: float | None = None
     max_output_tokens: int | None = None
+    tools: tuple[FunctionTool, ...] = ()
+    tool_choice: Choice = "auto"
+    tracing: str | dict[str, Any] | None = None
+    hidden: bool = False
+
+    def kept_back(self) -> Settings:
+        """The same, with instructions and tools not shown."""
+        return replace(self, hidden=True)
 
     def wire(self) -> dict[str, Any]:
         """The protocol's session object."""
+        if self.kind == "transcription":
+            return {
+                "type": "transcription",
+                "object": "realtime.transcription_session",
+                "id": self.session_id,
+                "audio": {"input": self._wire_input()},
+            }
+        choice = self.tool_choice
         return {
             "type": "realtime",
             "object": "realtime.session",
             "id": self.session_id,
             "model": self.model,
             "output_modalities": [self.modality],
-            "instructions": self.instructions or "",
+            "instructions": "" if self.hidden else self.instructions or "",
             "max_output_tokens": self.max_output_tokens or "inf",
-            "tools": [],
-            "tool_choice": "auto",
+            "tools": [tool.model_dump(exclude_none=True) for tool in self.tools if not self.hidden],
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "tracing": self.tracing,
+            "truncation": "auto",
             "audio": {
-                "input": {
-                    "format": self.input_format.model_dump(exclude_none=True),
-                    "noise_reduction": None,
-                    "transcription": {"language": "en"} if self.transcription else None,
-                    "turn_detection": self.turn_detection.model_dump(exclude_none=True)
-                    if self.turn_detection
-                    else None,
-                },
+                "input": self._wire_input(),
                 "output": {
                     "format": self.output_format.model_dump(exclude_none=True),
                     "voice": self.voice or "default",
@@ -77,12 +95,33 @@ class Settings:
             },
         }
 
+    def _wire_input(self) -> dict[str, Any]:
+        detection = self.turn_detection
+        return {
+            "format": self.input_format.model_dump(exclude_none=True),
+            "noise_reduction": None,
+            "transcription": {"language": "en"} if self.transcription else None,
+            "turn_detection": detection.model_dump(exclude_none=True) if detection else None,
+        }
 
-def revise(now: Settings, asked: SessionSettings, *, audio_flowing: bool) -> Settings:
-    """The settings after `session.update`; ProtocolError, and nothing changed, if any is refused.
 
-    audio_flowing: a reply is being sent, so its format can't change under it.
-    """
+def revise(now: Settings, asked: SessionSettings | TranscriptionSettings) -> Settings:
+    """The settings after `session.update`. ProtocolError, and nothing changed, if it is refused."""
+    change: dict[str, Any] = {"kind": asked.type}
+    if asked.include:
+        raise unsupported(
+            "session.include", "Log probabilities are not available: leave include out."
+        )
+    if isinstance(asked, SessionSettings):
+        change |= _realtime_changes(asked)
+    if asked.audio is not None and asked.audio.input is not None:
+        change |= _input_changes(asked.audio.input)
+    if asked.audio is not None and asked.audio.output is not None:
+        change |= _output_changes(asked.audio.output)
+    return replace(now, **change)
+
+
+def _realtime_changes(asked: SessionSettings) -> dict[str, Any]:
     _refuse_unsupported(asked)
     change: dict[str, Any] = {}
     if asked.instructions is not None:
@@ -92,21 +131,16 @@ def revise(now: Settings, asked: SessionSettings, *, audio_flowing: bool) -> Set
         change["max_output_tokens"] = limit if isinstance(limit, int) else None
     if asked.output_modalities is not None:
         change["modality"] = one_modality(asked.output_modalities, "session.output_modalities")
-    if asked.audio is not None and asked.audio.input is not None:
-        change |= _input_changes(asked.audio.input)
-    if asked.audio is not None and asked.audio.output is not None:
-        change |= _output_changes(asked.audio.output)
-    after = replace(now, **change)
-    if audio_flowing and (after.output_format, after.modality) != (now.output_format, now.modality):
-        raise ProtocolError(
-            "cannot_update_now",
-            "The output format can't change during a response: wait for response.done.",
-            param="session.audio.output.format",
-        )
-    return after
+    if asked.tools is not None:
+        change["tools"] = functions(asked.tools, "session.tools")
+    if asked.tool_choice is not None:
+        change["tool_choice"] = chosen(asked.tool_choice, "session.tool_choice")
+    if "tracing" in asked.model_fields_set:
+        change["tracing"] = asked.tracing
+    return change
 
 
-def one_modality(asked: list[Literal["text", "audio"]], param: str) -> Literal["text", "audio"]:
+def one_modality(asked: list[Modality], param: str) -> Modality:
     if len(set(asked)) != 1:
         raise ProtocolError(
             "invalid_value",
@@ -114,6 +148,26 @@ def one_modality(asked: list[Literal["text", "audio"]], param: str) -> Literal["
             param=param,
         )
     return asked[0]
+
+
+def functions(asked: list[FunctionTool | McpTool], param: str) -> tuple[FunctionTool, ...]:
+    """The client's own functions. Raises ProtocolError for MCP servers and double names."""
+    found: list[FunctionTool] = []
+    for tool in asked:
+        if isinstance(tool, McpTool):
+            raise unsupported(
+                param, "MCP servers belong to the agent's file: name functions of your own."
+            )
+        found.append(tool)
+    if len({tool.name for tool in found}) < len(found):
+        raise ProtocolError("invalid_value", "Two tools have one name.", param=param)
+    return tuple(found)
+
+
+def chosen(asked: Choice, param: str) -> Choice:
+    if not isinstance(asked, str) and (asked.type != "function" or not asked.name):
+        raise unsupported(param, 'Name a function: {"type": "function", "name": NAME}.')
+    return asked
 
 
 def _input_changes(asked: AudioInput) -> dict[str, Any]:
@@ -140,13 +194,7 @@ def _input_changes(asked: AudioInput) -> dict[str, Any]:
                 )
         change["transcription"] = transcription is not None
     if "turn_detection" in asked.model_fields_set:
-        detection = asked.turn_detection
-        if isinstance(detection, ServerVad) and detection.idle_timeout_ms is not None:
-            raise unsupported(
-                "session.audio.input.turn_detection.idle_timeout_ms",
-                "Idle prompts belong to the agent's file: leave idle_timeout_ms out.",
-            )
-        change["turn_detection"] = detection
+        change["turn_detection"] = asked.turn_detection
     return change
 
 
@@ -155,28 +203,26 @@ def _output_changes(asked: AudioOutput) -> dict[str, Any]:
     if asked.format is not None:
         change["output_format"] = asked.format
     if asked.voice is not None:
-        if not isinstance(asked.voice, str):
-            raise unsupported("session.audio.output.voice", "Name a voice of this server.")
-        ours = asked.voice in VENDOR_VOICES or asked.voice == "default"
-        change["voice"] = "" if ours else asked.voice  # "": the agent's own voice again
+        change["voice"] = our_voice(asked.voice, "session.audio.output.voice")
     if asked.speed is not None:
         change["speed"] = asked.speed
     return change
 
 
+def our_voice(asked: str | dict[str, Any], param: str) -> str:
+    """A voice of this server; "" is the agent's own."""
+    if not isinstance(asked, str):
+        raise unsupported(param, "Name a voice of this server.")
+    return "" if asked in VENDOR_VOICES or asked == "default" else asked
+
+
 def _refuse_unsupported(asked: SessionSettings) -> None:
     refused = {
-        "tools": (bool(asked.tools), "Tools are not supported: send an empty list."),
-        "tool_choice": (
-            asked.tool_choice not in (None, "auto", "none"),
-            "Tools are not supported: leave tool_choice out.",
-        ),
         "prompt": (
             asked.prompt is not None,
             "Stored prompts are not supported: use instructions.",
         ),
         "reasoning": (asked.reasoning is not None, "Reasoning effort can't be set: leave it out."),
-        "include": (bool(asked.include), "Log probabilities are not available: leave include out."),
         "truncation": (
             asked.truncation not in (None, "auto"),
             'The history is cut by the server: send "auto" or leave truncation out.',
@@ -185,27 +231,3 @@ def _refuse_unsupported(asked: SessionSettings) -> None:
     for name, (wrong, why) in refused.items():
         if wrong:
             raise unsupported(f"session.{name}", why)
-
-
-def check_response(asked: ResponseSettings, now: Settings) -> None:
-    """ProtocolError for what a single response can't change."""
-    same_modality = asked.output_modalities is None or (
-        one_modality(asked.output_modalities, "response.output_modalities") == now.modality
-    )
-    for name, fine, why in (
-        ("conversation", asked.conversation in (None, "auto"), "out-of-band responses"),
-        ("input", not asked.input, "a response with its own input"),
-        ("tools", not asked.tools, "tools"),
-        ("tool_choice", asked.tool_choice in (None, "auto", "none"), "tools"),
-        ("prompt", asked.prompt is None, "stored prompts"),
-        ("reasoning", asked.reasoning is None, "reasoning effort"),
-        ("audio", not asked.audio, "audio settings per response (use session.update)"),
-        ("output_modalities", same_modality, "a modality per response (use session.update)"),
-        (
-            "max_output_tokens",
-            asked.max_output_tokens in (None, "inf", now.max_output_tokens),
-            "a token limit per response (use session.update)",
-        ),
-    ):
-        if not fine:
-            raise unsupported(f"response.{name}", f"Not supported: {why}.")

@@ -9,15 +9,18 @@ import pytest
 
 from tests.gateway.test_session import session
 from voice_agent.events import (
+    CallerSilent,
     CallFault,
     Event,
     Partial,
     ReplyDone,
+    ReplySounds,
     ReplyStarted,
     ReplyStatus,
     ReplyText,
     SpeechStarted,
     SpeechStopped,
+    ToolStarted,
     TurnCommitted,
     TurnReopened,
 )
@@ -28,6 +31,8 @@ pytestmark = pytest.mark.unit
 DOC = Path(__file__).parents[2] / "docs" / "REALTIME.md"
 TURN = TurnId("c", 0)
 REPLY = ReplyId("c", 0, TURN)
+CUT = ReplyId("c", 1)
+TOOL = ToolStarted(REPLY, "call_0_0", "look", "{}", by_client=True)
 SCRIPT: list[tuple[str, Event | None]] = [
     ("SpeechStarted", SpeechStarted(TURN, 100)),
     ("Partial", Partial(TURN, "what is", " the")),
@@ -37,9 +42,21 @@ SCRIPT: list[tuple[str, Event | None]] = [
     ("ReplyText (the first)", ReplyText(REPLY, "It is ")),
     ("ReplyText (the next)", ReplyText(REPLY, "four.")),
     ("a frame of the voice", None),
+    ("ToolStarted (the client's)", TOOL),
     ("ReplyDone", ReplyDone(REPLY, ReplyStatus.COMPLETED, "It is four.", "It is four.", 20)),
     ("TurnReopened", TurnReopened(TURN)),
+    ("CallerSilent", CallerSilent(TURN.next(), 900, 6900)),
     ("CallFault", CallFault("VA300", "broken")),
+]
+OVER_WEBRTC: list[tuple[str, Event]] = [
+    ("", ReplyStarted(REPLY)),
+    ("", ReplyText(REPLY, "It is four.")),
+    ("ReplySounds", ReplySounds(REPLY)),
+    ("ReplyDone (completed)", ReplyDone(REPLY, ReplyStatus.COMPLETED, "It is four.", "", 20)),
+    ("", ReplyStarted(CUT)),
+    ("", ReplyText(CUT, "It is four.")),
+    ("", ReplySounds(CUT)),
+    ("ReplyDone (cut)", ReplyDone(CUT, ReplyStatus.INTERRUPTED, "It is four.", "It is", 20)),
 ]
 
 
@@ -67,3 +84,16 @@ def test_the_table_is_what_happens() -> None:
             call._begin("x", None)
             s.tick()
         assert [e["type"] for e in box.events[before:]] == rows[name], name
+
+
+def test_the_table_of_webrtc_is_what_happens_there_besides() -> None:
+    rows = table()
+    s, box, _ = session(carries_audio=False)
+    for name, event in OVER_WEBRTC:
+        before = len(box.events)
+        s.on_event(event)
+        told = [e["type"] for e in box.events[before:]]
+        if name:
+            assert rows[name]
+            assert told[-len(rows[name]) :] == rows[name], name
+    assert box.of("response.output_audio.delta") == []

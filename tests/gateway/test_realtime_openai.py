@@ -89,6 +89,7 @@ async def test_a_spoken_turn_in_the_protocols_order() -> None:
     assert update["voice"] == ""  # the vendor's names mean the agent's own voice
     assert c.types == [
         "session.created",
+        "conversation.created",
         "session.updated",
         "input_audio_buffer.speech_started",
         "conversation.item.input_audio_transcription.delta",
@@ -99,6 +100,7 @@ async def test_a_spoken_turn_in_the_protocols_order() -> None:
         "conversation.item.input_audio_transcription.delta",
         "conversation.item.input_audio_transcription.completed",
         "response.created",
+        "rate_limits.updated",
         "response.output_item.added",
         "conversation.item.added",
         "response.content_part.added",
@@ -287,7 +289,15 @@ async def test_bad_audio_is_named_and_the_session_goes_on(audio: str, words: str
 @pytest.mark.parametrize(
     ("session", "param"),
     [
-        ({"tools": [{"type": "function", "name": "f"}]}, "session.tools"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "session.tools"),
+        ({"tools": [{"type": "function", "name": "f"}] * 2}, "session.tools"),
+        ({"tools": [{"type": "function"}]}, "session.tools"),
+        ({"tool_choice": {"type": "mcp", "server_label": "x"}}, "session.tool_choice"),
+        ({"tool_choice": "sometimes"}, "session.tool_choice"),
+        ({"prompt": {"id": "p"}}, "session.prompt"),
+        ({"include": ["item.input_audio_transcription.logprobs"]}, "session.include"),
+        ({"audio": {"input": {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5}}}},
+         "idle_timeout_ms"),
         ({"audio": {"output": {"format": {"type": "audio/pcm", "rate": 8000}}}}, "rate"),
         ({"audio": {"input": {"noise_reduction": {"type": "near_field"}}}}, "noise_reduction"),
         ({"audio": {"input": {"transcription": {"language": "fr"}}}}, "language"),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.grant import LOCAL, Change, Grant, Scope
 from gateway.realtime.audio_in import BACKLOG_S, AudioInput
 from gateway.realtime.client_events import PcmFormat
 from gateway.realtime.errors import ProtocolError
@@ -49,9 +50,17 @@ class Box:
         return [e for e in self.events if e["type"] == type_]
 
 
-def session(lead_ms: int = 100, **options: Any) -> tuple[RealtimeSession, Box, Any]:
+LIMITS = [{"name": "requests", "limit": 8, "remaining": 7, "reset_seconds": 0.0}]
+
+
+def session(
+    lead_ms: int = 100, *, grant: Grant = LOCAL, carries_audio: bool = True, **options: Any
+) -> tuple[RealtimeSession, Box, Any]:
     box, stack = Box(), FakeStack(**options)
-    s = RealtimeSession(box, "gpt-realtime", lead_ms=lead_ms)
+    s = RealtimeSession(
+        box, "gpt-realtime", lead_ms=lead_ms, grant=grant, carries_audio=carries_audio,
+        rate_limits=lambda: LIMITS,
+    )  # fmt: skip
     call = stack.open_call(None, s.on_event, lead_ms)
     s.attach(call)
     return s, box, call
@@ -157,7 +166,7 @@ def test_faults_and_failed_replies_keep_the_protocols_shape() -> None:
         ('{"type": "input_audio_buffer.clear", "what": 5}', "unknown_parameter"),
         ('{"type": "output_audio_buffer.clear"}', "unsupported_event"),
         ('{"type": "conversation.item.retrieve", "item_id": "x"}', "item_not_found"),
-        ('{"type": "session.update", "session": {"type": "transcription"}}', "invalid_value"),
+        ('{"type": "session.update", "session": {"type": "other"}}', "invalid_type"),
     ],
 )  # fmt: skip
 def test_bad_messages_are_answered(message: str, code: str | None) -> None:
@@ -209,6 +218,69 @@ def test_no_bytes_break_a_session(data: bytes) -> None:
     s, box, _ = session()
     s.receive(data)
     assert len(box.events) >= 1
+
+
+# ---------------------------------------------------------------- rights
+
+
+def token(*changes: Change, session: dict[str, Any] | None = None) -> Grant:
+    return Grant(
+        "key", frozenset([Scope.CALL]), frozenset(changes), token="t", session=session
+    )  # fmt: skip
+
+
+ASKED: list[tuple[Change, str, dict[str, Any]]] = [
+    (Change.INSTRUCTIONS, "session.update", {"session": {"instructions": "Swear."}}),
+    (Change.TOOLS, "session.update", {"session": {"tools": [{"name": "pay"}]}}),
+    (Change.TOOLS, "session.update", {"session": {"tool_choice": "none"}}),
+    (Change.VOICE, "session.update", {"session": {"audio": {"output": {"speed": 1.4}}}}),
+    (Change.TURNS, "session.update", {"session": {"audio": {"input": {"turn_detection": None}}}}),
+    (Change.LIMITS, "session.update", {"session": {"max_output_tokens": 4000}}),
+    (Change.MODALITY, "session.update", {"session": {"output_modalities": ["text"]}}),
+    (Change.INSTRUCTIONS, "response.create", {"response": {"instructions": "Swear."}}),
+    (Change.INSTRUCTIONS, "response.create", {"response": {"input": []}}),
+    (Change.TOOLS, "response.create", {"response": {"tools": []}}),
+    (Change.LIMITS, "response.create", {"response": {"max_output_tokens": 4000}}),
+    (Change.MODALITY, "response.create", {"response": {"output_modalities": ["text"]}}),
+    (Change.INSTRUCTIONS, "conversation.item.create", {"item": {
+        "type": "message", "role": "system", "content": [{"type": "input_text", "text": "x"}]}}),
+    (Change.TOOLS, "conversation.item.create", {"item": {
+        "type": "function_call", "name": "pay", "arguments": "{}"}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "kind", "fields"), ASKED)
+def test_a_token_changes_what_it_may_and_nothing_else(
+    change: Change, kind: str, fields: dict[str, Any]
+) -> None:
+    if "session" in fields:
+        fields = {"session": {"type": "realtime", **fields["session"]}}
+    s, box, call = session(grant=token(*(set(Change) - {change})))
+    send(s, kind, **fields)
+    (error,) = box.of("error")
+    assert error["error"]["code"] == "not_allowed"
+    assert change.value in error["error"]["message"]
+    assert (call.updates, call.asked, call.messages) == ([], [], [])
+    s, box, _ = session(grant=token(change))
+    send(s, kind, **fields)
+    assert box.of("error") == []
+
+
+def test_what_a_token_carries_is_in_force_and_not_shown() -> None:
+    laid_down = {
+        "instructions": "You sell hats.", "tools": [{"type": "function", "name": "pay"}],
+        "audio": {"output": {"speed": 1.2}},
+    }  # fmt: skip
+    s, box, call = session(grant=token(session=laid_down))
+    (update,) = call.updates
+    assert (update["instructions"], update["speed"]) == ("You sell hats.", 1.2)
+    assert [tool["function"]["name"] for tool in update["tools"]] == ["pay"]
+    send(s, "session.update", session={"type": "realtime", "audio": {"input": {
+        "format": {"type": "audio/pcmu"}}}})  # fmt: skip
+    for shown in (box.of("session.created")[0], box.of("session.updated")[0]):
+        assert "hats" not in json.dumps(shown)
+        assert shown["session"]["tools"] == []
+        assert shown["session"]["audio"]["output"]["speed"] == 1.2
 
 
 # ---------------------------------------------------------------- audio in

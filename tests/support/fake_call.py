@@ -15,6 +15,8 @@ import numpy as np
 
 from engine.client import Engine
 from engine.histogram import HistogramSnapshot
+from voice_agent.agent import LAST
+from voice_agent.context import Key
 from voice_agent.errors import UsageError
 from voice_agent.events import (
     CallEnded,
@@ -23,11 +25,13 @@ from voice_agent.events import (
     Event,
     Partial,
     ReplyDone,
+    ReplySounds,
     ReplyStarted,
     ReplyStatus,
     ReplyText,
     SpeechStarted,
     SpeechStopped,
+    ToolStarted,
     TurnCommitted,
     TurnTraced,
     WordsHeard,
@@ -36,6 +40,7 @@ from voice_agent.line import Line
 from voice_agent.own_words import Echo
 from voice_agent.player import Player, Sounding
 from voice_agent.playout import Tick
+from voice_agent.reply_settings import AS_THE_CALL, ReplySettings
 from voice_agent.trace import Mark, TurnTrace
 from voice_agent.types import FRAME_MS, OUT_FRAME, OUT_RATE, SILENT_OUT, Frame, ReplyId, TurnId
 
@@ -78,14 +83,20 @@ class FakeCall:
     heard: list[Frame] = field(default_factory=list)
     updates: list[dict[str, Any]] = field(default_factory=list)
     messages: list[tuple[str, str]] = field(default_factory=list)
+    asked: list[ReplySettings] = field(default_factory=list)
+    results: list[tuple[str, str]] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    idle_timeout_ms: int | None = None
     truncations: list[tuple[ReplyId, int]] = field(default_factory=list)
     behind_ms: list[int] = field(default_factory=list)
     echo_notes: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
     ended: EndReason | None = None
     underruns: int = 0
 
     def __post_init__(self) -> None:
         self._reply: FakeReply | None = None
+        self.calls_tool: tuple[str, str] | None = None  # by the next replies: name and arguments
         self._player: Sounding = Player()
         self._n_replies = 0
         self._turn = TurnId(self.name, -1)
@@ -105,6 +116,9 @@ class FakeCall:
             self._finish(ReplyStatus.CANCELLED)
         self.on_event(CallEnded(self.name, self.ended))
         return self.ended
+
+    def press(self, key: str) -> None:
+        self.keys.append(key)
 
     def hang_up(self, reason: EndReason) -> None:
         if self.ended is None:
@@ -184,6 +198,9 @@ class FakeCall:
             ):  # fmt: skip
                 self._reply.trace.mark(mark, 0.07 * i)
         self.on_event(ReplyStarted(reply))
+        if self.calls_tool is not None:
+            name, arguments = self.calls_tool
+            self.on_event(ToolStarted(reply, f"call_{reply.n}_0", name, arguments, by_client=True))
         half = text.find(" ", len(text) // 2) + 1
         self.on_event(ReplyText(reply, text[:half]))
         self.on_event(ReplyText(reply, text[half:]))
@@ -199,6 +216,8 @@ class FakeCall:
         reply, played = self._reply, self._player.tick()
         if reply is None or played.reply != reply.id.n:
             return Tick(SILENT_OUT)
+        if not reply.played and played.samples:
+            self.on_event(ReplySounds(reply.id))
         reply.played = played.offset + played.samples
         self.underruns += played.underrun
         chars = int(len(reply.text) * reply.played / reply.samples)
@@ -231,14 +250,52 @@ class FakeCall:
             raise UsageError("there is no voice 'nobody'", code="VA114")
         self.updates.append({k: v for k, v in settings.items() if v is not None})
 
-    def add_message(self, role: str, text: str) -> None:
+    def add_message(
+        self, role: str, text: str, key: str | None = None, *, after: Key | None = LAST
+    ) -> None:
         self.messages.append((role, text))
 
-    def respond(self, instructions: str | None = None) -> bool:
+    def remove_message(self, key: Key) -> bool:
+        return False
+
+    def message_text(self, key: Key) -> str | None:
+        return "as far as it was heard"
+
+    def tool_call(self, call_id: str, name: str, arguments: str) -> None: ...
+
+    def tool_result(self, call_id: str, result: str) -> None:
+        if not call_id.startswith("call_"):
+            raise UsageError(f"no call {call_id!r} waits for a result", code="VA119")
+        self.results.append((call_id, result))
+
+    def respond(self, asked: ReplySettings = AS_THE_CALL) -> bool:
         if self._reply is not None:
             return False
-        self._begin(instructions or self.reply_text, self._turn if self._turn.index >= 0 else None)
+        self.asked.append(asked)
+        text = asked.instructions or self.reply_text
+        self._begin(text, self._turn if self._turn.index >= 0 else None)
         return True
+
+    def aside(self, asked: ReplySettings) -> None:
+        """All of it at once."""
+        self.asked.append(asked)
+        reply = ReplyId(self.name, self._n_replies, aside=True)
+        self._n_replies += 1
+        text = asked.instructions or self.reply_text
+        self.on_event(ReplyStarted(reply))
+        self.on_event(ReplyText(reply, text))
+        self.on_event(ReplyDone(reply, ReplyStatus.COMPLETED, text, "", 0, 120, 96, 12))
+
+    def cancel_aside(self, reply: ReplyId) -> bool:
+        return False
+
+    def aside_ticks(self) -> Sequence[Tick]:
+        return ()
+
+    async def transfer(self, target: str) -> None:
+        if self.line is None:
+            raise UsageError("this kind of call cannot do that", code="VA115")
+        self.moved.append(target)
 
     def cancel_reply(self) -> bool:
         if self._reply is None:

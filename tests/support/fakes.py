@@ -174,7 +174,10 @@ def _flat(ids: Sequence[int]) -> str:
 
 
 class FakeThinking:
-    def __init__(self, owner: FakeThinker, prompt: Prompt, text: str, scope: CancelScope) -> None:
+    def __init__(
+        self, owner: FakeThinker, prompt: Prompt, text: str, scope: CancelScope, call: str
+    ) -> None:
+        self._in_call = "/" not in call  # else it has a cache of its own
         self._owner = owner
         self._text = text
         self._scope = scope
@@ -183,7 +186,8 @@ class FakeThinking:
 
     async def __aiter__(self) -> AsyncGenerator[Thought]:
         self._owner.running += 1
-        self._owner.thinking.append(self._scope)
+        thinking = self._owner.thinking if self._in_call else []
+        thinking.append(self._scope)
         try:
             await asyncio.sleep(self._owner.first_s)
             if self._owner.fail:
@@ -195,11 +199,13 @@ class FakeThinking:
                 await asyncio.sleep(self._owner.token_s)
                 self._n += len(chunk)
                 yield Thought(
-                    chunk, tuple(map(ord, chunk)), "stop" if i == len(chunks) - 1 else None
+                    chunk,
+                    tuple(map(ord, chunk)),
+                    self._owner.finish if i == len(chunks) - 1 else None,
                 )
         finally:
             self._owner.running -= 1
-            self._owner.thinking.remove(self._scope)
+            thinking.remove(self._scope)
 
     def set_deadline(self, deadline_s: float) -> None:
         self._owner.deadlines.append((asyncio.get_running_loop().time(), deadline_s))
@@ -230,7 +236,9 @@ class FakeThinker:
         self.expected: list[str] = []  # what may be computed ahead, each time it changed
         self.forgotten: list[str] = []
         self.deadlines: list[tuple[float, float]] = []  # when told, and what
+        self.no_call: str | None = None  # the reply when it may call no tools
         self.fail = False
+        self.finish = "stop"
 
     def think(
         self,
@@ -245,7 +253,9 @@ class FakeThinker:
         flat = _flat(prompt.ids)
         self.prompts.append(flat)
         last_user = re.split("<[ut]>", flat)[-1].split("|")[0]
-        return FakeThinking(self, prompt, self.reply(last_user), scope)
+        if self.no_call is not None and not prompt.may_call:
+            return FakeThinking(self, prompt, self.no_call, scope, call)
+        return FakeThinking(self, prompt, self.reply(last_user), scope, call)
 
     def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:
         assert all(scope.cancelled for scope in self.thinking), "no prompt changes under a reply"

@@ -11,10 +11,13 @@ import pytest
 from engine.errors import InternalError
 from engine.generation import Delta
 from engine.request import FinishReason
+from engine.sampling import SamplingParams
 from tests.support.engine_scene import scripted
 from tests.support.fakes import say, silence
+from voice_agent.context import Prompt
 from voice_agent.events import CallFault, TurnTraced
-from voice_agent.think import Ahead, EngineThinker, EngineThinking, Source, Thought
+from voice_agent.scope import CancelScope
+from voice_agent.think import NEVER, Ahead, EngineThinker, EngineThinking, Source, Thought
 
 pytestmark = pytest.mark.unit
 
@@ -73,6 +76,22 @@ def test_what_is_too_long_to_compute_ahead_is_told_by_the_reply_only() -> None:
     (trace,) = [e.trace for e in scene.of(TurnTraced)]
     assert trace.early_tokens < len(trace.transcript)
     assert not scene.engine._scheduler.requests
+
+
+def test_a_reply_that_may_not_call_tools_cannot_write_the_tag() -> None:
+    asked: list[SamplingParams] = []
+    session = SimpleNamespace(
+        follow=lambda ids: (len(ids), 0),
+        commit=lambda sampling, deadline_s: asked.append(sampling) or SimpleNamespace(abort=len),
+    )
+    tokenizer = SimpleNamespace(encode=lambda text, allow_special: [7] if allow_special else [1, 2])
+    engine: Any = SimpleNamespace(session=lambda **_: session, tokenizer=tokenizer)
+    thinker, given = EngineThinker(engine), SamplingParams(logit_bias=((3, 1.0),))
+    prompt = Prompt((), (1, 2), tools=({"type": "function"},))
+    for each in (prompt, replace(prompt, may_call=False), Prompt((), (1, 2), may_call=False)):
+        scope = CancelScope("reply")
+        thinker.think(each, given, call="c", tenant="t", deadline_s=1.0, scope=scope)
+    assert [one.logit_bias for one in asked] == [((3, 1.0),), ((3, 1.0), (7, NEVER)), ((3, 1.0),)]
 
 
 async def test_a_call_is_forgotten_once_and_unknown_ones_are_fine() -> None:

@@ -28,7 +28,8 @@ class Tool:
     """read_only: it changes nothing, so it may start at commit. timeout_s: of one run.
 
     parameters: JSON schema of an object. on_interrupt: whether a run goes on when the caller takes
-    the floor. max_chars: of its result.
+    the floor. max_chars: of its result. by_client: the transport's client does it, and asks for the
+    answer to its result when it wants one.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Tool:
     timeout_s: float = 10.0
     on_interrupt: OnInterrupt = "finish"
     max_chars: int = 2000
+    by_client: bool = False
 
     @property
     def declaration(self) -> Declaration:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass
 
 from voice_agent import turn as tm
 from voice_agent.context import Message, ToolUse
@@ -17,6 +17,8 @@ GRACE_S = 0.5
 """After commit without the caller speaking; then what was said is what was meant."""
 CANCELLED = "cancelled: the caller went on to something else"
 RUNNING = "still running; its result will follow"
+SPEAK = "Answer the caller now in one plain spoken sentence. Call nothing."
+"""Told to a model that would go on calling; without it, small ones write the call as text."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +29,7 @@ class Use:
     asked: AskedCall
     tool: Tool | None
     scope: CancelScope
-    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(8)}")
+    id: str = ""
     started: bool = False
     over: bool = False
     result: str | None = None
@@ -35,6 +37,19 @@ class Use:
     def end(self, result: str | None) -> None:
         if not self.over:
             self.over, self.result = True, result
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Equal for calls of one tool with the same arguments. Small models add some of their own:
+        those that the tool doesn't name do not count."""
+        try:
+            arguments = json.loads(self.asked.arguments or "{}")
+        except (ValueError, RecursionError):
+            return self.asked.name, self.asked.arguments
+        named = self.tool.parameters.get("properties") if self.tool is not None else None
+        if isinstance(arguments, dict) and named:
+            arguments = {name: value for name, value in arguments.items() if name in named}
+        return self.asked.name, json.dumps(arguments, sort_keys=True)
 
     @property
     def record(self) -> ToolUse:
@@ -46,8 +61,9 @@ class Exchange:
     """ids: the reply as generated, if the history is to keep it so. committed_s: when the reply got
     the floor; sounded: its first sound has left.
 
-    let_go: the caller took the floor, so the next answer may have come without the results.
-    told: the history says that it runs. said: what was heard of the reply, in the history.
+    by_client: the transport's client does it. let_go: the caller took the floor, so the next answer
+    may have come without the results. told: the history says that it runs. repeats: it asked again
+    for what the turn knows already. said: what was heard of the reply, in the history.
     """
 
     reply: ReplyId
@@ -61,6 +77,8 @@ class Exchange:
     whole: bool = False  # the reply was heard to its end
     let_go: bool = False
     told: bool = False
+    repeats: bool = False
+    by_client: bool = False
     said: Message | None = None
 
     @property

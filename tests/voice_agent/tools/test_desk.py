@@ -20,7 +20,10 @@ from voice_agent.events import (
     TurnCommitted,
     TurnTraced,
 )
-from voice_agent.tools.python import tool
+from voice_agent.scope import CancelScope
+from voice_agent.tools.base import AskedCall
+from voice_agent.tools.exchange import SPEAK, Use
+from voice_agent.tools.python import from_function, tool
 from voice_agent.trace import Mark
 from voice_agent.types import OUT_RATE
 
@@ -254,9 +257,57 @@ def test_a_wrong_call_runs_nothing_and_is_told_to_the_model(written: str, told: 
 def test_a_model_that_calls_without_end_is_stopped_and_the_caller_told() -> None:
     bench = Bench(lambda asked: tool_call("look"), took_s=0.05)
     bench.scene.play(silence(300), say("hello"), tail_ms=9000)
-    assert len(bench.ran) == 4
+    assert len(bench.ran) == 1, "the same once more is known already"
     assert "VA351" in [fault.code for fault in bench.scene.of(CallFault)]
     assert "again" in bench.spoken[-1], "a recovery, not silence"
+
+
+def test_a_model_that_asks_for_what_it_knows_is_made_to_speak() -> None:
+    bench = Bench(lambda asked: tool_call("book", '{"day": "Monday"}'))
+    bench.scene.thinker.no_call = "It is booked."
+    bench.scene.play(silence(300), say("hello"), tail_ms=6000)
+    assert [name for name, _ in bench.ran] == ["book"], "nothing is done twice"
+    assert bench.spoken == ["It is booked."]
+    assert bench.scene.of(CallFault) == []
+    assert bench.scene.history[-3:] == [
+        ("tool", "booked Monday"),
+        ("system", SPEAK),
+        ("assistant", "It is booked."),
+    ]
+
+
+def test_the_same_arguments_in_another_order_are_the_same_call() -> None:
+    spaced = Use(AskedCall("book", '{ "b": 1, "a": 2 }'), None, CancelScope("x"))
+    sorted_ = Use(AskedCall("book", '{"a": 2, "b": 1}'), None, CancelScope("x"))
+    broken = Use(AskedCall("book", '{"a": 2'), None, CancelScope("x"))
+    assert spaced.key == sorted_.key != broken.key
+
+
+def test_arguments_that_a_tool_does_not_name_make_no_other_call() -> None:
+    def book(day: str) -> None:
+        """Book."""
+
+    python_tool = from_function(book, timeout_s=1.0, max_chars=99)
+    plain = Use(AskedCall("book", '{"day": "now"}'), python_tool, CancelScope("x"))
+    more = Use(AskedCall("book", '{"day": "now", "a": 2}'), python_tool, CancelScope("x"))
+    assert plain.key == more.key
+
+
+def test_the_same_call_in_the_next_turn_runs_again() -> None:
+    bench = Bench(answers(tool_call("look"), "Sunny."), took_s=0.05)
+    bench.scene.play(silence(300), say("hello"), silence(4000), say("hello"), tail_ms=5000)
+    assert len(bench.ran) == 2
+    assert bench.spoken == ["Sunny.", "Sunny."]
+
+
+def test_after_four_steps_of_tools_the_model_must_speak() -> None:
+    places = iter("abcdef")
+    bench = Bench(lambda asked: tool_call("look", f'{{"place": "{next(places)}"}}'), took_s=0.05)
+    bench.scene.thinker.no_call = "I looked everywhere."
+    bench.scene.play(silence(300), say("hello"), tail_ms=9000)
+    assert len(bench.ran) == 4
+    assert bench.spoken == ["I looked everywhere."]
+    assert bench.scene.of(CallFault) == []
 
 
 def test_two_calls_run_side_by_side_and_one_answer_follows() -> None:

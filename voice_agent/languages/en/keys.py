@@ -1,6 +1,9 @@
-"""Keys of a telephone, in the caller's words."""
+"""Keys of a telephone and silence, in the caller's words."""
 
 from __future__ import annotations
+
+SAYS_NOTHING = "..."
+"""A message for the history: the caller was waited for in vain."""
 
 
 def keys_pressed(keys: str) -> str:
