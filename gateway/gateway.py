@@ -49,7 +49,7 @@ class Gateway:
         self.config = config
         self.clock = clock or MonotonicClock()
         self.doorkeeper = Doorkeeper(config)
-        self.admission = Admission(config.max_calls)
+        self.admission = Admission(config.max_calls, config.max_calls_per_key)
         self.pacer = Pacer(self.clock)
         self.live: set[LiveCall] = set()
         self._idle = asyncio.Event()

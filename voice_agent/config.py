@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -25,13 +24,13 @@ from pydantic import (
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    NoDecode,
     SettingsConfigDict,
     SettingsError,
 )
 
 from voice_agent.errors import UsageError
 from voice_agent.explain import dotted_names, explain, section_of, suggest
+from voice_agent.server_section import Names, Section, ServerConfig, comma_separated
 from voice_agent.toml_lines import key_lines, line_of
 
 ENV_PREFIX = "VOICE_AGENT__"
@@ -41,39 +40,8 @@ DEFAULT_KV_MB = 512
 OWN_FIELDS = frozenset({"model", "messages", "stream", "stream_options"})
 """Of a request to a remote model: never replaced by `extra`."""
 
-Names = Annotated[tuple[str, ...], NoDecode]
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ServerConfig(_Section):
-    """One port for the page, the API and the metrics."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=8080, ge=0, le=65535)
-    api_keys: Names = Field(default=(), repr=False)
-    """Any of them opens the door. Needed for any host but loopback."""
-    allowed_origins: Names = ()
-    allowed_hosts: Names = ()
-    tls_self_signed: bool = False
-    max_calls: int = Field(default=2, ge=1)
-    """Calls at once; the models are chosen so that this many keep to the target."""
-    max_http_replies: int = Field(default=64, ge=1)
-    """Replies of the HTTP API that one key may have open at once."""
-    drain_s: float = Field(default=30.0, ge=0)
-    """After SIGTERM live calls may finish within this time."""
-
-    @field_validator("api_keys", "allowed_origins", "allowed_hosts", mode="before")
-    @classmethod
-    def _comma_separated(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(p.strip() for p in value.split(",") if p.strip())
-        return value
-
-
-class ModelsConfig(_Section):
+class ModelsConfig(Section):
     """`auto`, a name of `voice-agent models list`, or a path of your own."""
 
     stt: str = "auto"
@@ -85,7 +53,7 @@ class ModelsConfig(_Section):
     """name -> local path, or `hf:owner/repo/file#sha256=HEX`."""
 
 
-class RemoteSection(_Section):
+class RemoteSection(Section):
     """An OpenAI-compatible endpoint. Times are seconds."""
 
     base_url: str = ""
@@ -163,7 +131,7 @@ class LlmSection(RemoteSection):
         return "embedded" in (self.backend, self.fallback)
 
 
-class EngineSection(_Section):
+class EngineSection(Section):
     """The language model engine."""
 
     threads: int = Field(default=0, ge=0)
@@ -215,7 +183,7 @@ class EngineSection(_Section):
 Echo = Literal["off", "on", "auto"]
 
 
-class EchoConfig(_Section):
+class EchoConfig(Section):
     """Where our own voice is taken out of what the caller's side sends back: never, always, or once
     it was found there."""
 
@@ -227,17 +195,17 @@ class EchoConfig(_Section):
     """Lines that carry G.711."""
 
 
-class LogConfig(_Section):
+class LogConfig(Section):
     format: Literal["text", "json"] = "text"
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
 
-class PrivacyConfig(_Section):
+class PrivacyConfig(Section):
     content: bool = False
     """Whether what was said may be written down: in logs, traces, spans and recordings."""
 
 
-class TraceConfig(_Section):
+class TraceConfig(Section):
     """One record for each turn, beside the log."""
 
     folder: Path | None = None
@@ -250,7 +218,7 @@ class TraceConfig(_Section):
     """Address of an OpenTelemetry collector (OTLP over HTTP), for example http://host:4318."""
 
 
-class RecordingConfig(_Section):
+class RecordingConfig(Section):
     """The sound of calls, and what replays them."""
 
     folder: Path | None = None
@@ -263,12 +231,12 @@ class RecordingConfig(_Section):
     """Whether a call's inputs and model outputs are kept too, for `voice-agent replay`."""
 
 
-class VoiceConfig(_Section):
+class VoiceConfig(Section):
     cache_s: float = Field(default=300.0, ge=0)
     """Seconds of sound kept of what the operator wrote; 0: everything is voiced when it is said."""
 
 
-class EarlyConfig(_Section):
+class EarlyConfig(Section):
     """Work on an answer before the caller has surely finished."""
 
     llm: bool = True
@@ -279,7 +247,7 @@ class EarlyConfig(_Section):
     """Seconds of voice likewise."""
 
 
-class ToolsConfig(_Section):
+class ToolsConfig(Section):
     """What the agents' tools may do on this server."""
 
     private_hosts: Names = ()
@@ -288,7 +256,7 @@ class ToolsConfig(_Section):
     @field_validator("private_hosts", mode="before")
     @classmethod
     def _comma_separated(cls, value: object) -> object:
-        return ServerConfig._comma_separated(value)
+        return comma_separated(value)
 
     @field_validator("private_hosts")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,34 @@ def test_a_broken_key_file_leaves_the_door_as_it_was(
     assert len([r for r in caplog.records if "stay good" in r.getMessage()]) == 1
     with pytest.raises(UsageError):
         check_bind(GatewayConfig(keys_file=file.path))
+
+
+async def test_calls_at_once_are_counted_by_key_and_by_address_of_a_public_page() -> None:
+    async def connect(server: Running, token: str) -> Any:
+        headers = {"authorization": f"Bearer {token}"}
+        socket = await websockets.connect(f"{server.ws}/v1/realtime", additional_headers=headers)
+        return socket, str(await socket.recv())
+
+    other = "another test key of some length"
+    limits = {"page": "public", "max_calls_per_key": 1}
+    async with serving(FakeStack(), api_keys=(KEY, other), **limits) as server:
+        tokens = [KEY, other, (await post(server)).json()["token"]]
+        held = []
+        for token in tokens:
+            socket, first = await connect(server, token)
+            assert "session.created" in first
+            held.append(socket)
+            late, refused = await connect(server, token)
+            assert "VA467" in refused
+            await late.close()
+        by_key, refused = await connect(server, (await post(server, key=KEY)).json()["token"])
+        assert "VA467" in refused, "a key's tokens count as the key"
+        for socket in (*held, by_key):
+            await socket.close()
+        async with asyncio.timeout(5):
+            while server.gateway.admission.active:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not server.gateway.admission._by_owner
+        again, first = await connect(server, KEY)
+        assert "session.created" in first
+        await again.close()

@@ -34,13 +34,15 @@ class Running:
         return f"ws://{self.host}:{self.port}"
 
 
-def _prepare(stack: Any, **settings: Any) -> tuple[uvicorn.Server, socket.socket, Running]:
+def _prepare(
+    stack: Any, serve: dict[str, Any] | None = None, **settings: Any
+) -> tuple[uvicorn.Server, socket.socket, Running]:
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     config = GatewayConfig(port=port, **settings)
     app = create_app(stack, config)
-    server = uvicorn.Server(uvicorn_config(app, config, log_level="warning"))
+    server = uvicorn.Server(uvicorn_config(app, config, log_level="warning", **(serve or {})))
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
     return server, sock, Running("127.0.0.1", port, app.state.gateway, app)
 
@@ -48,15 +50,15 @@ def _prepare(stack: Any, **settings: Any) -> tuple[uvicorn.Server, socket.socket
 @contextlib.asynccontextmanager
 async def serving(stack: Any, **settings: Any) -> AsyncIterator[Running]:
     server, sock, running = _prepare(stack, **settings)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(server.serve(sockets=[sock]))
-        while not server.started:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        try:
-            yield running
-        finally:
-            server.should_exit = True
-    sock.close()
+    with sock:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.serve(sockets=[sock]))
+            while not server.started:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            try:
+                yield running
+            finally:
+                server.should_exit = True
 
 
 @contextlib.contextmanager

@@ -19,8 +19,10 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="Models: list, fetch, verify.", no_args_is_help=True)
 config_app = typer.Typer(help="Configuration.", no_args_is_help=True)
+keys_app = typer.Typer(help="API keys: add, list, revoke.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(config_app, name="config")
+app.add_typer(keys_app, name="keys")
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file (default: ./voice-agent.toml).")
@@ -62,6 +64,11 @@ def up(
     tls_self_signed: Annotated[
         bool, typer.Option(help="HTTPS with a certificate of our own (microphone from elsewhere).")
     ] = False,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(help="HTTPS with this PEM certificate chain; read anew on change."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its PEM key.")] = None,
 ) -> None:
     """Start the server; prints its address once it answers at full speed."""
     loaded = _config(
@@ -71,6 +78,8 @@ def up(
         server__port=port,
         server__max_calls=calls,
         server__tls_self_signed=tls_self_signed or None,
+        server__tls_certificate=tls_certificate,
+        server__tls_key=tls_key,
         profile=profile,
         models__stt=stt,
         models__llm=llm,
@@ -241,3 +250,38 @@ def models_verify(
     from voice_agent.cli.models import run_verify
 
     run_verify(_config(config).config, names or [])
+
+
+@keys_app.command("add")
+def keys_add(
+    name: Annotated[str, typer.Argument(help="Whose key it is.")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="call, api, metrics or admin; again for more. Default: call."),
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="The only agent it opens.")] = None,
+    days: Annotated[float | None, typer.Option(help="Until it expires.")] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Make a key and print it; only its hash is kept. A running server takes it up at once."""
+    from voice_agent.cli.keys import run_add
+
+    run_add(_config(config).config, name, scope or ["call"], agent, days)
+
+
+@keys_app.command("list")
+def keys_list(config: ConfigFile = None) -> None:
+    """Every key's id, name and rights."""
+    from voice_agent.cli.keys import run_list
+
+    run_list(_config(config).config)
+
+
+@keys_app.command("revoke")
+def keys_revoke(
+    key: Annotated[str, typer.Argument(help="Its id or name.")], config: ConfigFile = None
+) -> None:
+    """A running server stops taking it, and every token made with it, at once."""
+    from voice_agent.cli.keys import run_revoke
+
+    run_revoke(_config(config).config, key)

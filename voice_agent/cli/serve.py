@@ -12,14 +12,18 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 import uvloop
 
 from gateway.app import create_app, uvicorn_config
+from gateway.auth import KeyRing
 from gateway.config import EchoModes, GatewayConfig, check_bind, is_loopback
 from gateway.media.echo import EchoMode
+from gateway.tls import ServedCertificate
 from voice_agent.cli.console import progress
+from voice_agent.cli.keys import keys_path
 from voice_agent.cli.runtime import begin, settle
 from voice_agent.cli.tls import self_signed
 from voice_agent.config import Config
@@ -39,10 +43,11 @@ def serve(config: Config, parts: Parts | None = None) -> None:
     Raises UsageError VA470 (port), and what checking, loading and starting raise.
     """
     begin(config)
+    certificate = _certificate(config)
     with reserve(config.server.host, config.server.port) as sock:
         door = gateway_config(config, sock.getsockname()[1])
         check_bind(door)
-        uvloop.run(_serve(config, door, sock, parts or Parts()))
+        uvloop.run(_serve(config, door, sock, certificate, parts or Parts()))
 
 
 def gateway_config(config: Config, port: int) -> GatewayConfig:
@@ -57,6 +62,13 @@ def gateway_config(config: Config, port: int) -> GatewayConfig:
         api_keys=server.api_keys,
         allowed_hosts=(*server.allowed_hosts, *bracketed),
         allowed_origins=server.allowed_origins,
+        keys_file=keys_path(config),
+        page=server.page,
+        trusted_proxies=server.trusted_proxies,
+        requests_per_minute=server.requests_per_minute,
+        calls_per_minute=server.calls_per_minute,
+        max_calls_per_key=server.max_calls_per_key,
+        public_certificate=server.tls_certificate is not None,
         max_calls=server.max_calls,
         max_http_replies=server.max_http_replies,
         echo=EchoModes(**{name: EchoMode(mode) for name, mode in config.echo}),
@@ -101,7 +113,13 @@ class Server(uvicorn.Server):
         yield
 
 
-async def _serve(config: Config, door: GatewayConfig, sock: socket.socket, parts: Parts) -> None:
+async def _serve(
+    config: Config,
+    door: GatewayConfig,
+    sock: socket.socket,
+    certificate: ServedCertificate | None,
+    parts: Parts,
+) -> None:
     with progress() as stage:
         stack = await load_stack(config, stage, parts)
         stage("greetings and prompts", None)
@@ -110,11 +128,15 @@ async def _serve(config: Config, door: GatewayConfig, sock: socket.socket, parts
     try:
         app = create_app(stack, door)
         server = Server(
-            uvicorn_config(app, door, loop="uvloop", timeout_graceful_shutdown=5, **_tls(config))
+            uvicorn_config(
+                app, door, loop="uvloop", timeout_graceful_shutdown=5, **_tls(certificate)
+            )
         )
         async with asyncio.TaskGroup() as group:
             stop = asyncio.Event()
             _on_signals(stop, server)
+            if certificate is not None:
+                looking = group.create_task(certificate.watch())
             running = group.create_task(server.serve(sockets=[sock]))
             await server.settled.wait()
             if server.started:
@@ -122,6 +144,8 @@ async def _serve(config: Config, door: GatewayConfig, sock: socket.socket, parts
             waiting = group.create_task(stop.wait())
             await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
+            if certificate is not None:
+                looking.cancel()
             if not running.done():
                 await app.state.gateway.drain(config.server.drain_s)
                 server.should_exit = True
@@ -148,20 +172,28 @@ def announce(config: Config, door: GatewayConfig, stack: Stack) -> None:
         print(f"{choice.job:<15} {choice.model} on {choice.device}", file=sys.stderr)
     for why in dict.fromkeys(choice.why for choice in stack.choices if choice.why):
         print(f"{'because':<15} {why}", file=sys.stderr)
-    scheme = "https" if config.server.tls_self_signed else "http"
+    scheme = "https" if config.server.https else "http"
     host = "localhost" if is_loopback(door.host) else door.host
     if host in EVERYWHERE:
         host = socket.gethostname()
     print(f"ready: {scheme}://{host}:{door.port}/", flush=True)
-    if door.api_keys:
+    if KeyRing(door.api_keys, door.keys_file).any:
         print("callers need an API key", file=sys.stderr)
 
 
-def _tls(config: Config) -> dict[str, str]:
-    if not config.server.tls_self_signed:
+def _certificate(config: Config) -> ServedCertificate | None:
+    server = config.server
+    if server.tls_self_signed:
+        return ServedCertificate(*self_signed(data_dir() / "tls", server.host))
+    if server.tls_certificate is not None and server.tls_key is not None:
+        return ServedCertificate(server.tls_certificate, server.tls_key)
+    return None
+
+
+def _tls(certificate: ServedCertificate | None) -> dict[str, Any]:
+    if certificate is None:
         return {}
-    certificate, key = self_signed(data_dir() / "tls", config.server.host)
-    return {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+    return {"ssl_context_factory": lambda config, default: certificate.context}
 
 
 def _bind_text(host: str, port: int, error: OSError) -> str:
