@@ -177,13 +177,20 @@ struct Decoder {
   }
 
   // One thread takes all key heads of a span, whose keys lie side by side; more threads share them.
+  // While it is at one, the first block of the next is on its way.
   void attend(const Step& s, const paged_attention::Cache& cache, const float* qkv, int64_t width,
               float* out) {
     const Model& m = model;
     const int share = m.heads / m.kv_heads, together = pool.alone() ? m.kv_heads : 1;
     const int parts = m.kv_heads / together;
+    auto ask = [&](int i) {
+      const int token = spans[i / parts].first;
+      paged_attention::ask_first(cache, table_of(s, token), from(s, token), i % parts * together,
+                                 together);
+    };
     pool.run(static_cast<int>(spans.size()) * parts, 1, [&](int first, int last) {
       thread_local std::vector<paged_attention::Query> queries;
+      ask(first);
       for (int i = first; i < last; ++i) {
         const Span span = spans[i / parts];
         const int begin = i % parts * together;
@@ -191,18 +198,23 @@ struct Decoder {
         for (int h = begin; h < begin + together; ++h)
           for (int t = span.first; t < span.first + span.n; ++t)
             for (int head = h * share; head < (h + 1) * share; ++head)
-              queries.push_back(query(m, s, t, qkv + t * width + head * m.d,
-                                      out + (int64_t(t) * m.heads + head) * m.d));
-        paged_attention::all(cache, s.tables + s.table_at[s.row_of[span.first]], begin, together,
-                             queries.data(), span.n * share, m.scale);
+              queries.push_back({qkv + t * width + head * m.d,
+                                 out + (int64_t(t) * m.heads + head) * m.d, from(s, t),
+                                 s.positions[t] + 1});
+        if (i + 1 < last) ask(i + 1);
+        paged_attention::all(cache, table_of(s, span.first), begin, together, queries.data(),
+                             span.n * share, m.scale);
       }
     });
   }
 
-  static paged_attention::Query query(const Model& m, const Step& s, int token, const float* q,
-                                      float* out) {
-    const int seen = s.positions[token] + 1;
-    return {q, out, m.window ? std::max(0, seen - m.window) : 0, seen};
+  static const int32_t* table_of(const Step& s, int token) {
+    return s.tables + s.table_at[s.row_of[token]];
+  }
+
+  // The first position that a token sees.
+  int from(const Step& s, int token) const {
+    return model.window ? std::max(0, s.positions[token] + 1 - model.window) : 0;
   }
 
   void layer(const Step& s, int number) {
@@ -347,6 +359,22 @@ void paged_attention_run(const paged_attention::Cache* cache, const int32_t* tab
         queries.push_back({q + at, out + at, window ? std::max(0, seen - window) : 0, seen});
       }
   paged_attention::all(*cache, table, 0, cache->kv_heads, queries.data(), n * share, scale);
+}
+
+// One query of n requests, each over n_seen positions, one after the other as a step does it; tables
+// [n, blocks of n_seen]. The same q [heads, d] for all of them, so a benchmark's.
+void paged_attention_run_all(const paged_attention::Cache* cache, const int32_t* tables, int32_t n,
+                             int32_t n_seen, int32_t heads, const float* q, float scale,
+                             float* out) {
+  const int blocks = (n_seen + cache->block_size - 1) / cache->block_size;
+  auto ask = [&](int i) {
+    paged_attention::ask_first(*cache, tables + int64_t(i) * blocks, 0, 0, cache->kv_heads);
+  };
+  if (n > 0) ask(0);
+  for (int i = 0; i < n; ++i) {
+    if (i + 1 < n) ask(i + 1);
+    paged_attention_run(cache, tables + int64_t(i) * blocks, n_seen, 1, heads, q, scale, 0, out);
+  }
 }
 
 Decoder* decoder_new(const Model* model, int32_t n_threads) {

@@ -103,31 +103,59 @@ inline void put(simd::F value, int out, int n_out, const float* bias, Into into,
   }
 }
 
-// A few rows, T parts of a tile from `part` on. The whole tile: its weights are one straight stream.
-template <int BITS, bool SHIFTED, int T, int R>
-inline void few(const Weight& w, int tile, int part, const Rounded& x, int row, const float* bias,
-                Into into, float* y, int64_t stride) {
+// A group's products for 16 outputs, added to the sums of R rows; x: the first row's inputs. Exact, so
+// in any order. One instruction loads all codes, one line after the other: prefetchers follow single
+// instructions, and an unrolled loop is dozens of them, each of which strides over whole groups.
+template <int BITS, int R>
+inline void multiply(const uint8_t* p, const int8_t* x, simd::I (&sum)[R]) {
   using namespace simd;
-  constexpr int CODES = GROUP * LANES * BITS / 8;
+  constexpr int VECTORS = BITS == 8 ? 8 : 4;
+  const uint8_t* planes = p + 64 * VECTORS;
+#pragma GCC unroll 1
+  for (int j = 0; j < VECTORS; ++j, p += 64, x += 4, planes += 8) {
+    const Codes v = codes(p);
+    if constexpr (BITS == 8) {
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sum[r] = dot<true>(sum[r], v, x + r * GROUP);
+    } else {
+      Codes below = low(v), above = high(v);
+      if constexpr (BITS == 5) {
+        below = fifth(below, planes);
+        above = fifth(above, planes + 32);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        sum[r] = dot<false>(sum[r], below, x + r * GROUP);
+        sum[r] = dot<false>(sum[r], above, x + r * GROUP + LANES);
+      }
+    }
+  }
+}
+
+// R rows, at most 8, and a whole tile: its weights are one straight stream. Where a group's arithmetic
+// is longer than the processor looks ahead, the group after the next is asked for.
+template <int BITS, bool SHIFTED, int R>
+__attribute__((noinline)) void few(const Weight& w, int tile, const Rounded& x, int row,
+                                   const float* bias, Into into, float* y, int64_t stride) {
+  using namespace simd;
+  constexpr int CODES = GROUP * LANES * BITS / 8, BYTES = group_bytes(BITS, SHIFTED);
+  constexpr int SHARE = BYTES / PARTS;
   const uint8_t* at = w.data + tile * tile_bytes(w);
   int64_t i = x.at(row, n_groups(w));
-  F acc[T][R];
-  for (int t = 0; t < T; ++t)
+  F acc[PARTS][R];
+  for (int t = 0; t < PARTS; ++t)
     for (int r = 0; r < R; ++r) acc[t][r] = zero();
-  for (int g = 0; g < n_groups(w); ++g, i += x.width, at += group_bytes(BITS, SHIFTED)) {
-    const auto* scales = reinterpret_cast<const uint16_t*>(at + PARTS * CODES) + part * LANES;
-#pragma GCC unroll 4
-    for (int t = 0; t < T; ++t) {
-      Codes codes[8];
-      unpack<BITS>(at + (part + t) * CODES, codes);
+  for (int g = 0; g < n_groups(w); ++g, i += x.width, at += BYTES) {
+    const auto* scales = reinterpret_cast<const uint16_t*>(at + PARTS * CODES);
+#pragma GCC unroll 1
+    for (int t = 0; t < PARTS; ++t) {
+      if constexpr (R > 1 || BITS == 5)
+        for (int line = t * SHARE; line < (t + 1) * SHARE; line += 64)
+          __builtin_prefetch(at + 2 * BYTES + line);
       I sum[R];
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) sum[r] = SHIFTED ? iset(0) : shifted<BITS - 1>(x.minus + i + r);
-#pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j)
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-          sum[r] = dot<BITS == 8>(sum[r], codes[j], x.codes + (i + r) * GROUP + 4 * j);
+      multiply<BITS>(at + t * CODES, x.codes + i * GROUP, sum);
       const F by = half(scales + t * LANES);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r)
@@ -139,9 +167,9 @@ inline void few(const Weight& w, int tile, int part, const Rounded& x, int row, 
       }
     }
   }
-  for (int t = 0; t < T; ++t)
+  for (int t = 0; t < PARTS; ++t)
     for (int r = 0; r < R; ++r)
-      put(acc[t][r], tile * TILE + (part + t) * LANES, w.n_out, bias, into, y + (row + r) * stride);
+      put(acc[t][r], tile * TILE + t * LANES, w.n_out, bias, into, y + (row + r) * stride);
 }
 
 constexpr int AHEAD = 4;  // groups: about the time that memory takes
@@ -190,13 +218,11 @@ inline void tiles(const Weight& w, int first, int last, const Rounded& x, int n,
   for (int tile = first; tile < last; ++tile) {
     int r = 0;
     for (; r + MANY <= n; r += MANY) many<BITS, SHIFTED>(w, tile, x, r, bias, into, y, stride);
-    for (; r + 8 <= n; r += 8)
-      for (int part = 0; part < PARTS; ++part)
-        few<BITS, SHIFTED, 1, 8>(w, tile, part, x, r, bias, into, y, stride);
-    for (; r + 4 <= n; r += 4) few<BITS, SHIFTED, PARTS, 4>(w, tile, 0, x, r, bias, into, y, stride);
-    if (n - r == 3) few<BITS, SHIFTED, PARTS, 3>(w, tile, 0, x, r, bias, into, y, stride);
-    if (n - r == 2) few<BITS, SHIFTED, PARTS, 2>(w, tile, 0, x, r, bias, into, y, stride);
-    if (n - r == 1) few<BITS, SHIFTED, PARTS, 1>(w, tile, 0, x, r, bias, into, y, stride);
+    for (; r + 8 <= n; r += 8) few<BITS, SHIFTED, 8>(w, tile, x, r, bias, into, y, stride);
+    for (; r + 4 <= n; r += 4) few<BITS, SHIFTED, 4>(w, tile, x, r, bias, into, y, stride);
+    if (n - r == 3) few<BITS, SHIFTED, 3>(w, tile, x, r, bias, into, y, stride);
+    if (n - r == 2) few<BITS, SHIFTED, 2>(w, tile, x, r, bias, into, y, stride);
+    if (n - r == 1) few<BITS, SHIFTED, 1>(w, tile, x, r, bias, into, y, stride);
   }
 }
 

@@ -48,8 +48,8 @@ inline void weigh(Query& query, simd::F score, int first, int d, float* weights)
   if (hi <= lo) return store(weights, zero());
   const bool partly = lo > 0 || hi < LANES;
   if (partly) score = between(score, lo, hi, -INFINITY);
-  const float best = highest(score);
-  if (best > query.top) {
+  if (any_above(score, query.top)) {
+    const float best = highest(score);
     const F by = exp(set(query.top - best));
     query.top = best;
     query.total = mul(query.total, by);
@@ -61,16 +61,30 @@ inline void weigh(Query& query, simd::F score, int first, int d, float* weights)
   store(weights, weight);
 }
 
-// values [n, d] from `values` on, weighted, added to vectors [k, k + W) of every query's out.
+// Where sixteen positions of a key head lie: keys [d] rows of block_size slots, values [16, d].
+struct Piece {
+  const uint16_t* keys;
+  const uint16_t* values;
+};
+
+inline Piece piece_of(const Cache& c, const int32_t* table, int position, int head) {
+  const int slot = position % c.block_size;
+  const uint16_t* keys = keys_of(c, table[position / c.block_size], head);
+  return {keys + slot, keys + (c.block_size + slot) * c.d};
+}
+
+// values [n, d], weighted, added to vectors [k, k + W) of every query's out; `next` is needed soon.
 template <int G, int W>
-inline void mix(const uint16_t* values, int n, int d, int k, const float (&weights)[G][simd::LANES],
-                Query* queries) {
+inline void mix(const uint16_t* values, const uint16_t* next, int n, int d, int k,
+                const float (&weights)[G][simd::LANES], Query* queries) {
   using namespace simd;
   F acc[G][W];
   for (int i = 0; i < G; ++i)
     for (int w = 0; w < W; ++w) acc[i][w] = load(queries[i].out + k + w * LANES);
   values += k;
-  for (int s = 0; s < n; ++s, values += d) {
+  next += k;
+  for (int s = 0; s < n; ++s, values += d, next += d) {
+    for (int w = 0; w < W; w += 2) ask(next + w * LANES);
     F v[W];
     for (int w = 0; w < W; ++w) v[w] = half(values + w * LANES);
 #pragma GCC unroll 8
@@ -83,14 +97,17 @@ inline void mix(const uint16_t* values, int n, int d, int k, const float (&weigh
     for (int w = 0; w < W; ++w) store(queries[i].out + k + w * LANES, acc[i][w]);
 }
 
-// G queries take in positions [first, first + n), n <= 16, of which keys and values hold the slots.
+// G queries take in positions [first, first + n), n <= 16, which lie at `here`; `next` is needed soon.
 template <int G>
-void advance(const uint16_t* keys, const uint16_t* values, int size, int d, int first, int n,
-             float scale, Query* queries) {
+void advance(const Piece& here, const Piece& next, int size, int d, int first, int n, float scale,
+             Query* queries) {
   using namespace simd;
+  const uint16_t *keys = here.keys, *soon = next.keys;
   F even[G], odd[G];
   for (int i = 0; i < G; ++i) even[i] = odd[i] = zero();
-  for (int k = 0; k < d; k += 2, keys += 2 * size) {
+  for (int k = 0; k < d; k += 2, keys += 2 * size, soon += 2 * size) {
+    ask(soon);
+    if (size > LANES) ask(soon + size);
     const F a = half(keys), b = half(keys + size);
 #pragma GCC unroll 8
     for (int i = 0; i < G; ++i) {
@@ -104,14 +121,14 @@ void advance(const uint16_t* keys, const uint16_t* values, int size, int d, int 
   for (int k = 0; k < d;) {
     constexpr int WIDE = G <= 6 ? 4 : 2;  // sums stay in registers
     const int left = (d - k) / LANES, wide = left >= WIDE ? WIDE : left >= 2 ? 2 : 1;
-    if (wide == WIDE) mix<G, WIDE>(values, n, d, k, weights, queries);
-    else if (wide == 2) mix<G, 2>(values, n, d, k, weights, queries);
-    else mix<G, 1>(values, n, d, k, weights, queries);
+    if (wide == WIDE) mix<G, WIDE>(here.values, next.values, n, d, k, weights, queries);
+    else if (wide == 2) mix<G, 2>(here.values, next.values, n, d, k, weights, queries);
+    else mix<G, 1>(here.values, next.values, n, d, k, weights, queries);
     k += LANES * wide;
   }
 }
 
-using Advance = void (*)(const uint16_t*, const uint16_t*, int, int, int, int, float, Query*);
+using Advance = void (*)(const Piece&, const Piece&, int, int, int, int, float, Query*);
 
 template <int G = MOST>
 inline Advance advance_of(int n) {
@@ -120,8 +137,18 @@ inline Advance advance_of(int n) {
   return advance<G>;
 }
 
+// Asks for the block in which a request's queries begin to read.
+inline void ask_first(const Cache& c, const int32_t* table, int position, int head, int n_heads) {
+  for (int h = head; h < head + n_heads; ++h) {
+    const Piece first = piece_of(c, table, position / simd::LANES * simd::LANES, h);
+    for (int k = 0; k < c.d; ++k) simd::ask(first.keys + k * c.block_size);
+    for (int k = 0; k < simd::LANES * c.d; k += 2 * simd::LANES) simd::ask(first.values + k);
+  }
+}
+
 // Key heads [head, head + n_heads) of one request, `each` fresh queries per head side by side. A block is
-// read from end to end, head by head, before the next.
+// read from end to end, head by head, before the next, which is asked for meanwhile: it may lie
+// anywhere.
 inline void all(const Cache& c, const int32_t* table, int head, int n_heads, Query* queries,
                 int each, float scale) {
   using namespace simd;
@@ -135,13 +162,14 @@ inline void all(const Cache& c, const int32_t* table, int head, int n_heads, Que
   const Advance full = advance_of(std::min(each, MOST));
   const Advance rest = each > MOST && each % MOST ? advance_of(each % MOST) : full;
   for (int first = begin / LANES * LANES; first < end; first += LANES) {
-    const int slot = first % size, here = std::min(LANES, end - first);
+    const int after = first + LANES < end ? first + LANES : first;
     for (int h = 0; h < n_heads; ++h) {
-      const uint16_t* keys = keys_of(c, table[first / size], head + h);
-      const uint16_t* values = keys + size * d + slot * d;
+      const Piece here = piece_of(c, table, first, head + h);
+      const Piece next = piece_of(c, table, after, head + h);
       Query* some = queries + h * each;
       for (int i = 0; i < each; i += MOST)
-        (each - i < MOST ? rest : full)(keys + slot, values, size, d, first, here, scale, some + i);
+        (each - i < MOST ? rest : full)(here, next, size, d, first, std::min(LANES, end - first),
+                                        scale, some + i);
     }
   }
   for (int i = 0; i < n; ++i) {
