@@ -28,6 +28,7 @@ from .metrics import CONTENT_TYPE
 from .openai_http.routes import openai_routes
 from .patience import Crowd, bounded_http
 from .realtime_ws import realtime_endpoint
+from .rtc_side import PageSide
 from .token_route import token_endpoint
 from .webrtc import RtcCall
 
@@ -66,13 +67,17 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
             app.state.calls = group
-            pacer = group.create_task(gateway.pacer.run())
+            running = [group.create_task(gateway.pacer.run())]
+            if gateway.rtc_workers is not None:
+                running.append(group.create_task(gateway.rtc_workers.run()))
+                await gateway.rtc_workers.ready()
             try:
                 yield
             finally:
                 gateway.admission.draining = True
                 await gateway.hang_up_all()
-                pacer.cancel()
+                for task in running:
+                    task.cancel()
 
     app = Starlette(
         routes=[
@@ -165,7 +170,8 @@ async def _offer(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     try:
         sdp, agent = await _read_offer(request, gateway.config.max_sdp_bytes)
-        call = RtcCall(gateway, sdp, request.scope["grant"].agent_for(agent))
+        agent = request.scope["grant"].agent_for(agent)
+        call = RtcCall(gateway, sdp, agent, PageSide(gateway, agent))
         calls: asyncio.TaskGroup = request.app.state.calls
         calls.create_task(call.run())
         answer = await call.answer

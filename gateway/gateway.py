@@ -9,18 +9,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from voice_agent import logs
 from voice_agent.clock import Clock, MonotonicClock
 from voice_agent.errors import CapacityError
 from voice_agent.events import EndReason, Event, ToolFinished, TurnTraced
+from voice_agent.own_words import Echo
 from voice_agent.types import Frame
 
 from .admission import Admission
 from .auth import Doorkeeper
 from .call_port import CallPort, StackPort
 from .config import GatewayConfig
+from .lines import MediaLine, NearLine, OnMessage
 from .media import echo
 from .metrics import Metrics
 from .pacer import Pacer
+from .webrtc_leg import RtcLeg
+from .workers.pool import Pool
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +61,10 @@ class Gateway:
         self._idle.set()
         self.gauge_sources: list[Callable[[], dict[str, float]]] = []
         self.metrics = Metrics(self._gauges, self.stack.histograms)
+        self.rtc_workers: Pool | None = None
+        if config.media_workers:
+            self.rtc_workers = Pool("webrtc", config.media_workers, {"log": logs.chosen()})
+            self.gauge_sources.append(self.rtc_workers.gauges)
         if config.echo.used:
             echo.load()
 
@@ -105,13 +114,22 @@ class Gateway:
             return None
 
         def tell(report: echo.EchoReport) -> None:
-            self.metrics.echo.labels(live.transport, report.verdict.value).inc()
-            if live.call is not None:
-                live.call.tell_echo(report.verdict, str(report))
+            self.tell_echo(live, report.verdict, str(report))
 
         guard = echo.EchoGuard(mode, tell)
         tell(guard.report)
         return guard
+
+    def tell_echo(self, live: LiveCall, verdict: Echo, note: str) -> None:
+        self.metrics.echo.labels(live.transport, verdict.value).inc()
+        if live.call is not None:
+            live.call.tell_echo(verdict, note)
+
+    def rtc_line(self, on_message: OnMessage) -> MediaLine:
+        """Media of one WebRTC call. Raises CapacityError VA468 while no worker is up."""
+        if self.rtc_workers is not None:
+            return self.rtc_workers.line(on_message)
+        return NearLine(self.pacer, lambda tell: RtcLeg(tell, self.clock), on_message)
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new calls, let live ones finish within `timeout_s`, then hang up the rest."""

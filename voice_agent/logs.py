@@ -77,6 +77,13 @@ def setup(
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
 
+def chosen() -> tuple[str, str]:
+    """Format and level in use, for the processes we start: `setup(*chosen())`."""
+    root = logging.getLogger()
+    as_json = any(isinstance(h.formatter, JsonFormatter) for h in root.handlers)
+    return ("json" if as_json else "text", logging.getLevelName(root.level))
+
+
 def extras(record: logging.LogRecord) -> dict[str, Any]:
     """The fields a call site passed as `extra`."""
     return {k: v for k, v in vars(record).items() if k not in _STANDARD}

@@ -17,12 +17,13 @@ voice ahead of the ear, `LEAD` samples at most beyond what was reported as playe
 Messages down                              | up
 ------------------------------------------ | ----------------------------------------------------
 open {..}: what a transport needs          | opened {..}, refused {code, text}: the answer to open
-begin {reply}                              | connected {..}: media flows
+begin {reply}                              | connected {..}: media flows, a record each tick
 end {reply, total}: `total` samples is all | gone {why}: the other side left, why: hung_up or lost
 hold, resume, seek {reply, at},            | text {text}: of the client's own channel
   duck {gain}, flush {reply}: see Player   | echo {verdict, note}: of the line's echo guard
 text {text}: to the client's own channel   | ready {}, of line 0: the worker takes lines
 close {}                                   | closed {}: the line is no more
+                                           | alive {late_ms}, of line 0: twice a second
 ------------------------------------------ | ----------------------------------------------------
 A transport adds its own (SIP: transfer, dtmf down; incoming, digit, held up).
 """
@@ -35,7 +36,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,7 @@ UP = np.dtype(
         ("offset", "<u8"),  # of this tick's first sample of ours, 24 kHz
         ("played", "<u2"),  # samples of the reply in this tick
         ("state", "u1"),  # FINISHED, UNDERRUN
+        ("take", "u1"),  # begins and seeks of the line so far, modulo TAKES
         ("flag", "u1"),  # index in FLAGS
         ("pcm", "<i2", (IN_FRAME,)),  # of the caller, 16 kHz
     ]
@@ -71,6 +73,7 @@ DOWN = np.dtype(
 )
 FINISHED, UNDERRUN = 1, 2
 """FINISHED stays in every record until the line begins another reply, so that it can't get lost."""
+TAKES = 256
 FLAGS = tuple(FrameFlag)
 
 Message: TypeAlias = dict[str, Any]
@@ -92,6 +95,7 @@ class UpFrame:
     offset: int = 0
     played: int = 0
     state: int = 0
+    take: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ def up_records(frames: list[UpFrame]) -> Records:
         out["offset"] = [f.offset for f in frames]
         out["played"] = [f.played for f in frames]
         out["state"] = [f.state for f in frames]
+        out["take"] = [f.take for f in frames]
         out["flag"] = [FLAGS.index(f.flag) for f in frames]
         out["pcm"] = [f.pcm for f in frames]
     return out
@@ -119,12 +124,10 @@ def up_records(frames: list[UpFrame]) -> Records:
 
 def up_frames(records: Records) -> Iterable[UpFrame]:
     """pcm: views of the records, read-only."""
-    names = ("line", "flag", "reply", "offset", "played", "state")
+    names = ("line", "flag", "reply", "offset", "played", "state", "take")
     columns = zip(*(records[name].tolist() for name in names), strict=True)
-    for pcm, (line, flag, reply, offset, played, state) in zip(
-        records["pcm"], columns, strict=True
-    ):
-        yield UpFrame(line, pcm, FLAGS[flag % len(FLAGS)], reply, offset, played, state)
+    for pcm, (line, flag, *report) in zip(records["pcm"], columns, strict=True):
+        yield UpFrame(line, pcm, FLAGS[flag % len(FLAGS)], *report)
 
 
 def down_records(frames: list[DownFrame]) -> Records:
@@ -191,7 +194,7 @@ OnBundle = Callable[[Records, list[Message]], None]
 
 
 class Link(asyncio.Protocol):
-    """One end, on a connected Unix stream socket: `loop.create_connection(lambda: link, sock=s)`.
+    """One end: `loop.create_unix_connection(lambda: link, sock=one_of_a_pair)`.
 
     What is put and told goes out as one bundle when the event loop next gets round to it: however
     many lines a tick has, it is one. on_bundle: called for each bundle of the other side, in order;
@@ -224,7 +227,7 @@ class Link(asyncio.Protocol):
             self._down.append(frame)
         self._schedule()
 
-    def tell(self, line: int, kind: str, **fields: Any) -> None:
+    def tell(self, line: int, kind: str, /, **fields: Any) -> None:
         self._messages.append({"line": line, "type": kind, **fields})
         self._schedule()
 
@@ -254,8 +257,7 @@ class Link(asyncio.Protocol):
     # ------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         self.flush()
 
     def data_received(self, data: bytes) -> None:

@@ -41,12 +41,12 @@ def up(line: int, **more: int) -> UpFrame:
 
 
 def same_up(a: UpFrame, b: UpFrame) -> bool:
-    fields = ("line", "flag", "reply", "offset", "played", "state")
+    fields = ("line", "flag", "reply", "offset", "played", "state", "take")
     return np.array_equal(a.pcm, b.pcm) and all(getattr(a, f) == getattr(b, f) for f in fields)
 
 
 def test_a_bundle_there_and_back() -> None:
-    frames = [up(2), up(7, reply=3, offset=1 << 40, played=480, state=FINISHED)]
+    frames = [up(2), up(7, reply=3, offset=1 << 40, played=480, state=FINISHED, take=255)]
     messages: list[Message] = [{"line": 2, "type": "text", "text": "grüß"}, {"line": 0}]
     (body,) = Splitter().feed(encode(up_records(frames), messages))
     records, got = decode(body, UP)
@@ -99,8 +99,8 @@ class Ends:
     async def connect(self) -> Ends:
         loop = asyncio.get_running_loop()
         a, b = socket.socketpair()
-        await loop.create_connection(lambda: self.core, sock=a)
-        await loop.create_connection(lambda: self.worker, sock=b)
+        await loop.create_unix_connection(lambda: self.core, sock=a)
+        await loop.create_unix_connection(lambda: self.worker, sock=b)
         return self
 
     async def settle(self) -> None:

@@ -1,0 +1,80 @@
+"""What speaks on a WebRTC call's data channel: the page's small events, or a Realtime session.
+
+Texts in and texts out: the transport knows neither protocol, and the protocol no transport.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Protocol
+
+from voice_agent.events import Event
+
+from .call_port import CallPort
+from .gateway import Gateway, LiveCall
+from .page_events import behind_ms, page_event
+
+Tell = Callable[[str], None]
+"""A text for the data channel; before that is open, texts wait."""
+
+
+class RtcSide(Protocol):
+    """One per call: `admitted`, `begin` once the media flows, then `receive` for every text."""
+
+    channel: str
+    """The data channel's label."""
+
+    def admitted(self, live: LiveCall) -> None:
+        """The call has its line."""
+        ...
+
+    def begin(self, tell: Tell, leave: Callable[[], None]) -> CallPort:
+        """Opens the call. leave: the client hangs up. Raises VoiceAgentError."""
+        ...
+
+    def receive(self, text: str) -> None:
+        """Whatever it is, nothing is raised."""
+        ...
+
+    def on_event(self, event: Event) -> None:
+        """Of the call, or of the transport."""
+        ...
+
+
+class PageSide:
+    """The page of this server."""
+
+    channel = "events"
+
+    def __init__(self, gateway: Gateway, agent: str | None) -> None:
+        self._gateway = gateway
+        self._agent = agent
+        self._call: CallPort | None = None
+        self._tell: Tell = lambda text: None
+        self._leave: Callable[[], None] = lambda: None
+
+    def admitted(self, live: LiveCall) -> None:
+        """Nothing is needed of it."""
+
+    def begin(self, tell: Tell, leave: Callable[[], None]) -> CallPort:
+        self._tell, self._leave = tell, leave
+        self._call = self._gateway.stack.open_call(self._agent, self.on_event, 0)
+        return self._call
+
+    def on_event(self, event: Event) -> None:
+        self._gateway.observe(event)
+        if (data := page_event(event)) is not None:
+            self._tell(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+
+    def receive(self, text: str) -> None:
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(data, dict) or self._call is None:
+            return
+        if data.get("type") == "hangup":
+            self._leave()
+        elif (ms := behind_ms(data)) is not None:
+            self._call.playing_behind(ms)

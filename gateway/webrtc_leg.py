@@ -1,0 +1,216 @@
+"""WebRTC: aiortc carries packets (ICE, DTLS, SRTP, RTP); sound is ours.
+
+Sending: a track whose `recv` hands over ready Opus packets. Receiving: our sink stands in place
+of the receiver's private jitter buffer, so aiortc never decodes (tests guard the attribute). Runs
+in a media worker, or in the core if there are none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from fractions import Fraction
+from typing import Any
+
+import av
+from aiortc import (
+    MediaStreamTrack,
+    RTCConfiguration,
+    RTCPeerConnection,
+    RTCRtpReceiver,
+    RTCSessionDescription,
+)
+from aiortc.mediastreams import MediaStreamError
+
+from voice_agent.clock import Clock
+from voice_agent.errors import InternalError, UsageError
+from voice_agent.types import Frame, Pcm16
+
+from .media.opus import Encoder
+from .media.receive import OpusReceiver
+from .workers.host import Tell
+from .workers.link import Message
+
+log = logging.getLogger(__name__)
+
+JITTER_ATTRIBUTE = "_RTCRtpReceiver__jitter_buffer"
+OPUS_PARAMETERS = "minptime=10;useinbandfec=1"
+CLOCK_RATE = 48_000
+TICK = CLOCK_RATE // 50
+TIME_BASE = Fraction(1, CLOCK_RATE)
+SEND_QUEUE = 15  # packets (300 ms); more means that the transport is stuck
+TEXT_QUEUE = 256  # texts waiting for the data channel to open
+TEXT_BYTES = 1 << 20  # unsent on the data channel: the client is gone or stuck
+MEDIA_IDLE_S = 10.0
+
+
+class OpusTrack(MediaStreamTrack):  # type: ignore[misc]
+    """Our voice: packets are pushed by the clock and pulled by aiortc's sender."""
+
+    kind = "audio"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._packets: deque[av.Packet] = deque(maxlen=SEND_QUEUE)
+        self._wake = asyncio.Event()
+        self._timestamp = 0
+
+    def push(self, payload: bytes) -> None:
+        packet = av.Packet(payload)
+        packet.pts = self._timestamp
+        packet.time_base = TIME_BASE
+        self._timestamp += TICK
+        self._packets.append(packet)
+        self._wake.set()
+
+    async def recv(self) -> av.Packet:
+        while not self._packets:
+            if self.readyState != "live":
+                raise MediaStreamError
+            self._wake.clear()
+            await self._wake.wait()
+        return self._packets.popleft()
+
+    def stop(self) -> None:
+        super().stop()
+        self._wake.set()
+
+
+class PacketSink:
+    """Takes the place of aiortc's jitter buffer: packets go to us, nothing goes to its decoder."""
+
+    def __init__(self, receiver: OpusReceiver, clock: Clock) -> None:
+        self._receiver = receiver
+        self._clock = clock
+        self.last_s = clock.now()
+
+    def add(self, packet: Any) -> tuple[bool, None]:
+        self.last_s = self._clock.now()
+        self._receiver.add(packet.timestamp, packet.payload, self.last_s * 1000.0)
+        return False, None
+
+
+def divert(receiver: RTCRtpReceiver, sink: PacketSink) -> None:
+    """Raises InternalError if aiortc no longer has the attribute this relies on."""
+    if not hasattr(receiver, JITTER_ATTRIBUTE):
+        raise InternalError("this version of aiortc is not supported: install aiortc 1.16")
+    setattr(receiver, JITTER_ATTRIBUTE, sink)
+
+
+def with_opus_parameters(sdp: str) -> str:
+    """The answer with in-band FEC asked for (aiortc writes no fmtp line for Opus)."""
+    lines: list[str] = []
+    for line in sdp.splitlines():
+        lines.append(line)
+        if line.startswith("a=rtpmap:") and line.lower().endswith("opus/48000/2"):
+            payload_type = line[len("a=rtpmap:") :].split(" ")[0]
+            lines.append(f"a=fmtp:{payload_type} {OPUS_PARAMETERS}")
+    return "\r\n".join(lines) + "\r\n"
+
+
+def check_offer(sdp: str) -> None:
+    """UsageError naming what the offer lacks."""
+    if "m=audio" not in sdp:
+        raise UsageError("The SDP offer has no audio: add a microphone track.", code="VA463")
+    if "opus/48000" not in sdp.lower():
+        raise UsageError("The SDP offer has no Opus.", code="VA463")
+
+
+class RtcLeg:
+    """Owns one peer connection from offer to close; a `gateway.workers.host.Leg`.
+
+    open: {"sdp": the offer, "channel": label of the data channel that texts go over}.
+    """
+
+    def __init__(self, tell: Tell, clock: Clock) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._receiver = OpusReceiver()
+        self._encoder = Encoder()
+        self._track = OpusTrack()
+        self._sink = PacketSink(self._receiver, clock)
+        self._pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self._label = ""
+        self._channel: Any = None
+        self._waiting: deque[str] = deque(maxlen=TEXT_QUEUE)
+        self._connected = self._over = False
+
+    async def open(self, offer: Message) -> Message:
+        """{"sdp": the answer}. Raises UsageError VA463."""
+        sdp = str(offer["sdp"])
+        check_offer(sdp)
+        self._label = str(offer.get("channel", "events"))
+        pc = self._pc
+        pc.on("track", self._on_track)
+        pc.on("datachannel", self._on_channel)
+        pc.on("connectionstatechange", self._on_state)
+        try:
+            await pc.setRemoteDescription(RTCSessionDescription(sdp, "offer"))
+        except Exception as error:
+            log.info("unreadable offer: %s", type(error).__name__)
+            raise UsageError("The SDP offer could not be read.", code="VA463") from error
+        pc.addTrack(self._track)
+        await pc.setLocalDescription(await pc.createAnswer())
+        return {"sdp": with_opus_parameters(pc.localDescription.sdp)}
+
+    def _on_track(self, remote: MediaStreamTrack) -> None:
+        for receiver in self._pc.getReceivers():
+            if receiver.track is remote and remote.kind == "audio":
+                divert(receiver, self._sink)
+
+    def _on_state(self) -> None:
+        if self._pc.connectionState == "connected" and not self._connected:
+            self._connected = True
+            self._sink.last_s = self._clock.now()
+            self._tell("connected")
+        elif self._pc.connectionState in ("failed", "closed"):
+            self._lost()
+
+    def _lost(self) -> None:
+        if not self._over:
+            self._over = True
+            self._tell("gone", why="lost")
+
+    # ------------------------------------------------------------ sound
+
+    def frame(self) -> Frame:
+        if self._clock.now() - self._sink.last_s > MEDIA_IDLE_S:
+            self._lost()
+        return self._receiver.frame()
+
+    def send(self, pcm: Pcm16) -> None:
+        self._track.push(self._encoder.encode(pcm))
+
+    # ------------------------------------------------------------ the data channel
+
+    def _on_channel(self, channel: Any) -> None:
+        if channel.label != self._label or self._channel is not None:
+            return
+        self._channel = channel
+        while self._waiting:
+            channel.send(self._waiting.popleft())
+        channel.on("message", self._on_text)
+
+    def _on_text(self, message: str | bytes) -> None:
+        if isinstance(message, str) and not self._over:
+            self._tell("text", text=message)
+
+    def told(self, message: Message) -> None:
+        if message["type"] != "text":
+            return
+        text, channel = str(message["text"]), self._channel
+        if channel is None:
+            self._waiting.append(text)
+        elif channel.readyState == "open":
+            if channel.bufferedAmount > TEXT_BYTES:
+                self._lost()
+            else:
+                channel.send(text)
+
+    async def close(self) -> None:
+        self._over = True
+        self._track.stop()
+        await self._pc.close()
+        self._receiver.close()
+        self._encoder.close()
