@@ -126,7 +126,7 @@ class Gateway:
             live.call.tell_echo(verdict, note)
 
     def rtc_line(self, on_message: OnMessage) -> MediaLine:
-        """Media of one WebRTC call. Raises CapacityError VA468 while no worker is up."""
+        """Media of one WebRTC call. Raises CapacityError VA488 while no worker is up."""
         if self.rtc_workers is not None:
             return self.rtc_workers.line(on_message)
         return NearLine(self.pacer, lambda tell: RtcLeg(tell, self.clock), on_message)

@@ -111,7 +111,7 @@ class RtcCall:
                 self._connected.set()
             case {"type": "gone", "why": why}:
                 if why == "worker" and self._live is not None and self._live.call is not None:
-                    self._side.on_event(CallFault("VA467", DIED, fatal=True))
+                    self._side.on_event(CallFault("VA487", DIED, fatal=True))
                 self._gone.set()
             case {"type": "text", "text": text}:
                 self._side.receive(text)

@@ -30,6 +30,7 @@ from pydantic_settings import (
 
 from voice_agent.errors import UsageError
 from voice_agent.explain import dotted_names, explain, section_of, suggest
+from voice_agent.rtc_section import RtcConfig
 from voice_agent.server_section import Names, Section, ServerConfig, comma_separated
 from voice_agent.toml_lines import key_lines, line_of
 
@@ -283,6 +284,7 @@ class Config(BaseSettings):
     models: ModelsConfig = ModelsConfig()
     llm: LlmSection = LlmSection()
     engine: EngineSection = EngineSection()
+    rtc: RtcConfig = RtcConfig()
     echo: EchoConfig = EchoConfig()
     voice: VoiceConfig = VoiceConfig()
     early: EarlyConfig = EarlyConfig()

@@ -36,12 +36,12 @@ def suggest(model: type[BaseModel], path: Sequence[str | int]) -> str:
     if known is None or not path:
         return ""
     last = str(path[-1])
-    near = difflib.get_close_matches(last, known.model_fields, 1, cutoff=0.5)
-    if near:
-        return f"; did you mean {'.'.join([*map(str, path[:-1]), near[0]])!r}?"
     elsewhere = [p for p in dotted_names(model) if p.rsplit(".", 1)[-1] == last]
     if elsewhere:
         return f"; did you mean {elsewhere[0]!r}?"
+    near = difflib.get_close_matches(last, known.model_fields, 1, cutoff=0.5)
+    if near:
+        return f"; did you mean {'.'.join([*map(str, path[:-1]), near[0]])!r}?"
     return f"; known here: {', '.join(known.model_fields)}"
 
 

@@ -49,7 +49,7 @@ class Pool:
         self.restarts = 0
 
     async def run(self) -> None:
-        """Until cancelled. Raises InternalError VA469 if none ever comes up."""
+        """Until cancelled. Raises InternalError VA489 if none ever comes up."""
         async with asyncio.TaskGroup() as group:
             for place in range(len(self._workers)):
                 group.create_task(self._keep(place))
@@ -66,10 +66,10 @@ class Pool:
         return [w for w in self._workers if w is not None and w.ready.is_set() and not w.link.stuck]
 
     def line(self, on_message: Callable[[Message], None]) -> FarLine:
-        """A line of the worker that has the fewest. Raises CapacityError VA468."""
+        """A line of the worker that has the fewest. Raises CapacityError VA488."""
         workers = self.workers
         if not workers:
-            raise CapacityError("No media worker is up. Try again in a moment.", code="VA468")
+            raise CapacityError("No media worker is up. Try again in a moment.", code="VA488")
         return min(workers, key=lambda w: len(w.lines)).line(on_message)
 
     async def _keep(self, place: int) -> None:
@@ -80,7 +80,7 @@ class Pool:
             failures = 0 if served else failures + 1
             if failures == GIVE_UP and not self._served:
                 text = f"the {self.kind} media worker does not start: see the log above"
-                raise InternalError(text, code="VA469")
+                raise InternalError(text, code="VA489")
             self._served = self._served or served
             self.restarts += 1
 

@@ -98,7 +98,7 @@ class FarLine:
         """The worker is gone, and the caller's connection with it."""
         self._closed.set()
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(InternalError(DIED + "; please call again", code="VA467"))
+            self._answer.set_exception(InternalError(DIED + "; please call again", code="VA487"))
         self.on_message({"type": "gone", "why": "worker"})
 
 

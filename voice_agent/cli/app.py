@@ -61,6 +61,9 @@ def up(
     agent: Agent = None,
     log: LogFormat = None,
     no_fetch: NoFetch = False,
+    media_workers: Annotated[
+        int | None, typer.Option(help="Processes for WebRTC's media; 0: the server's own.")
+    ] = None,
     tls_self_signed: Annotated[
         bool, typer.Option(help="HTTPS with a certificate of our own (microphone from elsewhere).")
     ] = False,
@@ -77,6 +80,7 @@ def up(
         server__host=host,
         server__port=port,
         server__max_calls=calls,
+        rtc__workers=media_workers,
         server__tls_self_signed=tls_self_signed or None,
         server__tls_certificate=tls_certificate,
         server__tls_key=tls_key,

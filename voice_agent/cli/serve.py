@@ -71,6 +71,7 @@ def gateway_config(config: Config, port: int) -> GatewayConfig:
         public_certificate=server.tls_certificate is not None,
         max_calls=server.max_calls,
         max_http_replies=server.max_http_replies,
+        media_workers=config.rtc.workers,
         echo=EchoModes(**{name: EchoMode(mode) for name, mode in config.echo}),
     )
 
