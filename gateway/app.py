@@ -27,6 +27,7 @@ from .guard import Guard
 from .metrics import CONTENT_TYPE
 from .openai_http.routes import openai_routes
 from .patience import Crowd, bounded_http
+from .realtime_http import realtime_routes
 from .realtime_ws import realtime_endpoint
 from .rtc_side import PageSide
 from .token_route import token_endpoint
@@ -89,6 +90,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/api/token", token_endpoint, methods=["POST"]),
             Route("/rtc/offer", _offer, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
+            *realtime_routes(),
             *openai_routes(gateway),
         ],
         middleware=[

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from voice_agent import logs
 from voice_agent.clock import Clock, MonotonicClock
@@ -20,10 +22,12 @@ from .admission import Admission
 from .auth import Doorkeeper
 from .call_port import CallPort, StackPort
 from .config import GatewayConfig
+from .grant import Grant
 from .lines import MediaLine, NearLine, OnMessage
 from .media import echo
 from .metrics import Metrics
 from .pacer import Pacer
+from .realtime.session import RealtimeSession
 from .webrtc_leg import RtcLeg
 from .workers.pool import Pool
 
@@ -35,9 +39,16 @@ class LiveCall:
     """One admitted call of one transport, from admission to its last clean-up."""
 
     transport: str
+    id: str = field(default_factory=lambda: f"rtc_{secrets.token_hex(16)}")
     call: CallPort | None = None
+    grant: Grant | None = None
+    """Who opened it, where that is known."""
+    session: RealtimeSession | None = None
+    """What others may watch of it, and take part in."""
     reason: EndReason = EndReason.SERVER_ERROR
     on_hang_up: list[Callable[[], None]] = field(default_factory=list)
+    on_end: list[Callable[[], None]] = field(default_factory=list)
+    """Called once it is over."""
 
     def hang_up(self, reason: EndReason) -> None:
         if self.call is not None:
@@ -93,6 +104,8 @@ class Gateway:
                 yield live
             finally:
                 self.live.discard(live)
+                for told in list(live.on_end):
+                    told()
                 if not self.live:
                     self._idle.set()
                 gauge.dec()
@@ -124,6 +137,12 @@ class Gateway:
         self.metrics.echo.labels(live.transport, verdict.value).inc()
         if live.call is not None:
             live.call.tell_echo(verdict, note)
+
+    def rate_limits(self, grant: Grant) -> list[dict[str, Any]]:
+        """As a session is told of them: what is limited here is the number of calls at once."""
+        limit = self.admission.max_calls
+        left = max(0, limit - self.admission.active)
+        return [{"name": "requests", "limit": limit, "remaining": left, "reset_seconds": 0.0}]
 
     def rtc_line(self, on_message: OnMessage) -> MediaLine:
         """Media of one WebRTC call. Raises CapacityError VA488 while no worker is up."""

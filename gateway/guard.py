@@ -33,6 +33,8 @@ SECURITY_HEADERS = {
 ALWAYS_HTTPS = "max-age=31536000"
 CALL_PATHS = frozenset(("/rtc/offer", "/v1/realtime", "/v1/realtime/calls"))
 """Each request here may open a call."""
+CROSS_HEADERS = b"authorization, content-type, x-openai-agents-sdk"
+"""What pages elsewhere may send, as Realtime clients do; those read `location`, a call's id."""
 
 
 class Guard:
@@ -79,6 +81,7 @@ class Guard:
                 out["vary"] = "Origin"
                 if cross:
                     out["access-control-allow-origin"] = cross
+                    out["access-control-expose-headers"] = "location"
             await send(message)
 
         if refusal is not None:
@@ -160,7 +163,7 @@ async def _preflight(allowed: bool, send: Send) -> None:
     if allowed:
         headers += [
             (b"access-control-allow-methods", b"GET, POST"),
-            (b"access-control-allow-headers", b"authorization, content-type"),
+            (b"access-control-allow-headers", CROSS_HEADERS),
             (b"access-control-max-age", b"600"),
         ]
     await send({"type": "http.response.start", "status": 204, "headers": headers})

@@ -10,14 +10,16 @@ from collections import deque
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from voice_agent.errors import CapacityError, InternalError, VoiceAgentError
+from voice_agent.errors import CapacityError, VoiceAgentError
 from voice_agent.events import EndReason, Event
 from voice_agent.types import FRAME_MS
 
 from .gateway import Gateway, LiveCall
 from .media.echo import EchoGuard
+from .realtime.errors import ProtocolError
 from .realtime.items import new_id
 from .realtime.session import RealtimeSession
+from .realtime_http import agent_of, find_call
 
 log = logging.getLogger(__name__)
 
@@ -84,20 +86,21 @@ class RealtimeConnection:
         self._outbox = Outbox()
         self._close = (CLOSE_NORMAL, "")
         config = gateway.config
-        params = websocket.query_params
+        params, grant = websocket.query_params, websocket.scope["grant"]
+        model = params.get("model", "voice-agent")[:128]
+        live.grant = grant
         self._session = RealtimeSession(
             self._outbox,
-            params.get("model", "voice-agent")[:128],
+            model,
             lead_ms=config.websocket_lead_ms,
+            grant=grant,
             on_error=lambda code: gateway.metrics.protocol_errors.labels(code).inc(),
             on_frame=gateway.count_frame,
             guard=self._guard,
+            rate_limits=lambda: gateway.rate_limits(grant),
         )
-        # `model` is what stock clients must send; it names an agent if there is one of that name
-        agent = params.get("agent")
-        if agent is None and params.get("model") in gateway.stack.agent_names():
-            agent = params.get("model")
-        self._agent = websocket.scope["grant"].agent_for(agent)
+        self._asked = {"type": "transcription"} if params.get("intent") == "transcription" else None
+        self._agent = agent_of(gateway, grant, model, params.get("agent"))
 
     def _guard(self, telephone: bool) -> EchoGuard | None:
         modes = self._gateway.config.echo
@@ -115,7 +118,8 @@ class RealtimeConnection:
             self._agent, self._on_event, gateway.config.websocket_lead_ms
         )
         live.call = call
-        self._session.attach(call)
+        self._session.attach(call, self._asked)
+        live.session = self._session
         async with asyncio.TaskGroup() as group:
             talk = group.create_task(self._talk())
             read = group.create_task(self._read())
@@ -195,23 +199,74 @@ class RealtimeConnection:
         self._close = (CLOSE_POLICY, "the client reads too slowly")
 
 
+class Watcher:
+    """A further connection to a live session, by its call's id: it sees and may do what the call's
+    own client sees and may do. It ends with the call, and the call does not end with it."""
+
+    def __init__(self, gateway: Gateway, websocket: WebSocket, live: LiveCall) -> None:
+        self._limit = gateway.config.max_message_bytes
+        self._websocket = websocket
+        self._live = live
+        self._outbox = Outbox()
+        self._over = asyncio.Event()
+
+    async def run(self) -> tuple[int, str]:
+        session = self._live.session
+        assert session is not None
+        leave = session.watch(self._outbox)
+        self._live.on_end.append(self._over.set)
+        code = CLOSE_NORMAL, "the call ended"
+        try:
+            async with asyncio.TaskGroup() as group:
+                read = group.create_task(self._read(session))
+                write = group.create_task(self._write())
+                slow = group.create_task(self._outbox.full.wait())
+                over = group.create_task(self._over.wait())
+                jobs = {read, write, slow, over}
+                await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+                if over.done():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(FLUSH_S):
+                            await self._outbox.flushed()
+                elif slow.done():
+                    code = CLOSE_POLICY, "the client reads too slowly"
+                for job in jobs:
+                    job.cancel()
+        finally:
+            leave()
+            self._live.on_end.remove(self._over.set)
+        return code
+
+    async def _read(self, session: RealtimeSession) -> None:
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            text = message.get("text") or message.get("bytes") or b""
+            if len(text) > self._limit:
+                return
+            session.receive(text, self._outbox)
+
+    async def _write(self) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
+            await self._outbox.send_all(self._websocket)
+
+
 async def realtime_endpoint(websocket: WebSocket) -> None:
     """Accept, admit, talk, close; every path ends in a closed socket and a freed line."""
-    gateway: Gateway = websocket.app.state.gateway
     offered = websocket.scope.get("subprotocols", [])
     await websocket.accept(subprotocol="realtime" if "realtime" in offered else None)
     try:
-        with gateway.admit("realtime") as live:
-            code, reason = await RealtimeConnection(gateway, websocket, live).run()
+        code, reason = await _serve(websocket)
     except CapacityError as error:
-        await _refuse(websocket, error, "server_overloaded")
+        await _refuse(websocket, error.code, str(error.args[0]), "server_overloaded")
         code, reason = CLOSE_TRY_LATER, str(error.args[0])
-    except VoiceAgentError as error:
-        await _refuse(websocket, error, "invalid_request_error")
+    except (VoiceAgentError, ProtocolError) as error:
+        await _refuse(websocket, error.code, str(error.args[0]), "invalid_request_error")
         code, reason = CLOSE_POLICY, str(error.args[0])
     except Exception:
         log.exception("a Realtime call failed")
-        await _refuse(websocket, InternalError("The call failed."), "server_error")
+        await _refuse(websocket, "VA300", "The call failed.", "server_error")
         code, reason = CLOSE_ERROR, "server error"
     # the client may have closed first, or read nothing: then the socket's keep-alive ends it
     with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError, TimeoutError):
@@ -219,14 +274,27 @@ async def realtime_endpoint(websocket: WebSocket) -> None:
             await websocket.close(code, reason[:120])
 
 
-async def _refuse(websocket: WebSocket, error: VoiceAgentError, kind: str) -> None:
+async def _serve(websocket: WebSocket) -> tuple[int, str]:
+    """A call of its own, or somebody else's to watch (`?call_id=`)."""
+    gateway: Gateway = websocket.app.state.gateway
+    call_id = websocket.query_params.get("call_id")
+    if call_id is None:
+        with gateway.admit("realtime") as live:
+            return await RealtimeConnection(gateway, websocket, live).run()
+    watched = find_call(gateway, websocket.scope["grant"], call_id)
+    if watched is None or watched.session is None:
+        raise ProtocolError("call_not_found", "There is no such call, or it is not yours.")
+    return await Watcher(gateway, websocket, watched).run()
+
+
+async def _refuse(websocket: WebSocket, code: str, message: str, kind: str) -> None:
     event = {
         "type": "error",
         "event_id": new_id("event"),
         "error": {
             "type": kind,
-            "code": error.code,
-            "message": str(error.args[0]),
+            "code": code,
+            "message": message,
             "param": None,
             "event_id": None,
         },
