@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 
 _MIN_PER_TOKEN_MS = 1e-4
+_SHORTEST = 6.0
+"""So many times its fixed cost takes a step that is short for somebody's sake, at least: most of
+it is rows. Shorter ones make so much less that soon everybody is short of sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +113,25 @@ class StepBudget:
     max_num_batched_tokens: int
     min_prefill_tokens: int
 
-    def limit_ms(self, tightest_slack_s: float | None) -> float:
-        """A step's time: the maximum, shrunk to the tightest slack of any running call."""
-        if tightest_slack_s is None:
+    def limit_ms(self, slack_s: float | None) -> float:
+        """A step's time: the maximum, shrunk to the tightest slack that any call has for it."""
+        if slack_s is None:
             return self.max_step_ms
-        return min(self.max_step_ms, max(0.0, tightest_slack_s * 1000.0))
+        return min(self.max_step_ms, max(_SHORTEST * self.cost.base_ms, slack_s * 1000.0))
 
-    @property
-    def most_tokens(self) -> int:
-        """Tokens of the longest step: `max_step_ms`, or twice its fixed cost where that is more.
+    def tokens(self, limit_ms: float) -> int:
+        """Tokens of a step of `limit_ms`, or of twice its fixed cost where that is more.
 
         Below that a step spends more on its weights than on its rows, and all get slower.
         """
         cost = self.cost
-        fit = max(1, cost.tokens_within(self.max_step_ms), int(cost.base_ms / cost.per_token_ms))
+        fit = max(1, cost.tokens_within(limit_ms), int(cost.base_ms / cost.per_token_ms))
         return min(fit, self.max_num_batched_tokens)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the longest step."""
+        return self.tokens(self.max_step_ms)
 
     def prefill_tokens(self, limit_ms: float, n_decode: int, weight: float | None = None) -> int:
         """Prompt tokens that fit beside `n_decode` decode rows; at least `min_prefill_tokens`.

@@ -60,8 +60,10 @@ class EngineConfig:
     background_target_s: float = 30.0
     later_stages_s: float = 0.1
     """Predicted service of the stages after the engine (voice), subtracted from a deadline."""
-    piece_s: float = 0.3
-    """A speaking call with less slack than this goes before any first clause."""
+    piece_tokens: int = 20
+    """Tokens that a speaking call may need before there is sound again: a long clause. With less
+    slack than so many of the longest steps take it goes before any first clause, and steps are
+    kept so short that they fit its slack."""
     age_s: float = 0.01
     """How much earlier a request's key becomes with every pass that leaves it out."""
     promote_passes: int = 200
@@ -86,7 +88,7 @@ class EngineConfig:
             "threads", "block_size", "kv_bytes", "max_num_seqs", "max_requests",
             "max_num_batched_tokens", "max_step_ms", "idle_step_ms", "min_prefill_tokens",
             "target_s", "background_target_s", "pin_ttl_s", "promote_passes",
-            "speculation_tokens", "speculation_max_seqs",
+            "speculation_tokens", "speculation_max_seqs", "piece_tokens",
         )  # fmt: skip
         for name in positive:
             if getattr(self, name) <= 0:

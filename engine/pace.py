@@ -45,6 +45,7 @@ class Pace:
         self.budget = StepBudget(
             cost, c.max_step_ms, c.max_num_batched_tokens, c.min_prefill_tokens
         )
+        piece_s = c.piece_tokens * c.max_step_ms / 1000.0 + c.later_stages_s
         self.urgency = Urgency(
-            cost, c.max_step_ms, c.later_stages_s, c.piece_s, c.age_s, c.promote_passes
+            cost, c.max_step_ms, c.later_stages_s, piece_s, c.age_s, c.promote_passes
         )

@@ -24,17 +24,22 @@ class Urgency:
     max_step_ms: float
     later_stages_s: float
     piece_s: float
+    """From a speaking call's next token to its next piece of sound, in the longest steps."""
     age_s: float
     promote_passes: int
-    _service_s: dict[int, float] = field(default_factory=dict)
+    _compute_s: dict[int, float] = field(default_factory=dict)
+
+    def compute_s(self, n_tokens: int) -> float:
+        """Predicted seconds to compute `n_tokens`."""
+        known = self._compute_s.get(n_tokens)
+        if known is None:
+            known = self.cost.total_ms(n_tokens, self.max_step_ms) / 1000.0
+            self._compute_s[n_tokens] = known
+        return known
 
     def service_s(self, n_tokens: int) -> float:
         """Predicted seconds to compute `n_tokens` and to pass the later stages."""
-        known = self._service_s.get(n_tokens)
-        if known is None:
-            engine_ms = self.cost.total_ms(n_tokens, self.max_step_ms)
-            known = self._service_s[n_tokens] = engine_ms / 1000.0 + self.later_stages_s
-        return known
+        return self.compute_s(n_tokens) + self.later_stages_s
 
 
 Policy = Callable[[Request, float, Urgency], Key]
@@ -58,17 +63,25 @@ def rebased_deadline(
     return now + needs_s + target_s
 
 
-def deadline_key(request: Request, now: float, urgency: Urgency) -> Key:
-    """Earliest deadline first, minus the predicted service of this and the later stages.
+def dry_by(n_tokens: int, now: float, urgency: Urgency) -> float:
+    """A speaking call whose sound ends before this has none left when its next piece is made, with
+    `n_tokens` between now and its next token."""
+    return now + urgency.piece_s + urgency.compute_s(n_tokens)
 
-    A speaking call about to run dry goes before any first clause; background work comes after
-    live work, until it has been passed over often enough.
+
+def deadline_key(request: Request, now: float, urgency: Urgency) -> Key:
+    """Earliest deadline first; a request yields to those who come while it would be computed.
+
+    All wait for what is computed before them, so of two that arrive together the shorter goes
+    first, and a long one waits no longer for shorter ones than it takes itself. What the later
+    stages need is the same for all. A speaking call about to run dry goes before any first clause;
+    background work comes after live work, until it has been passed over often enough.
     """
-    start_by = request.deadline_s - urgency.service_s(request.to_compute)
-    aged = start_by - urgency.age_s * request.passes
+    n = request.to_compute
+    aged = request.deadline_s + urgency.compute_s(n) - urgency.age_s * request.passes
     if is_spare(request) and request.passes < urgency.promote_passes:
         return RANK_BACKGROUND, aged, request.id
-    if request.speaking and request.deadline_s - now < urgency.piece_s:
+    if request.speaking and request.deadline_s < dry_by(n, now, urgency):
         return RANK_DRY, aged, request.id
     return RANK_LIVE, aged, request.id
 

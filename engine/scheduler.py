@@ -4,6 +4,8 @@ One list of requests in urgency order, no phases. Each running decode row gets i
 chunks share the milliseconds that are left; a newcomer is admitted when the blocks that all
 admitted requests may need at worst still fit the pool. While every decode row fits the step and
 finds its block, only the others need an order, and a step's planning costs a glance at each row.
+By deadline a step is so short that the speaking call with the least sound could be in a whole
+piece's worth of them in time; what it has no room for are rows of calls with seconds of sound.
 
 With a step in flight the next one is planned as if that one were read: its rows start where the
 last ones end. Blocks that it fences are on their way, and so may be those of whoever ends in it:
@@ -21,7 +23,7 @@ from engine.errors import CapacityError
 from engine.kvcache import KvCache
 from engine.pace import Pace
 from engine.plan import StepPlan, Survey
-from engine.policy import POLICIES, choose_victim, is_spare, rebased_deadline
+from engine.policy import POLICIES, choose_victim, dry_by, is_spare, rebased_deadline
 from engine.request import Request, State
 from engine.roster import Roster
 from engine.speculate.speculation import Speculation
@@ -45,8 +47,8 @@ class Scheduler(Roster):
         self._planned: dict[int, int] = {}
         self._order: list[Request] = []
         self._admission: Admission | None = None
-        self._prefill_left = 0
-        self._decode_left = 0
+        self._prefill_left = 0.0
+        self._decode_left = 0.0
         self._blocked = False
         self._crowded = False
         self._stuck: tuple[int, int] | None = None  # the changes at which the first did not fit
@@ -62,11 +64,8 @@ class Scheduler(Roster):
         limit_ms = self.config.idle_step_ms if not n_decode else self._limit_ms(survey, now)
         weight = n_decode + budget.cost.per_position * survey.positions
         self._prefill_left = budget.prefill_tokens(limit_ms, n_decode, weight)
-        if self._all_decode(survey, n_decode, newcomers):
-            candidates = survey.others + newcomers
-        else:
-            candidates = survey.decode + survey.others + newcomers
-        self._plan_in_order(candidates, now)
+        rows = self._plan_rows(survey, weight, newcomers, limit_ms, now)
+        self._plan_in_order(rows + survey.others + newcomers, now)
         self._age()
         planned, self._planned, self._order = self._planned, {}, []
         guesses = self._guesses(planned, limit_ms)
@@ -102,7 +101,7 @@ class Scheduler(Roster):
             elif request.remaining > 0:
                 others.append(request)
                 self._rebase(request, now)
-            if request.speaking and request.deadline_s < tightest_s:
+            if request.speaking and request.deadline_s < tightest_s and not request.rebased:
                 tightest_s = request.deadline_s
         return Survey(decode, others, full, tightest_s, positions)
 
@@ -135,41 +134,63 @@ class Scheduler(Roster):
             self.counters.missed_deadlines += 1
 
     def _limit_ms(self, survey: Survey, now: float) -> float:
-        """The tightest slack shrinks a step, unless the policy is blind to deadlines."""
-        if survey.tightest_s == math.inf or self.config.scheduling_policy != "deadline":
-            return self.pace.budget.limit_ms(None)
-        return self.pace.budget.limit_ms(survey.tightest_s - now)
+        """The tightest slack shrinks a step, unless the policy is blind to deadlines.
 
-    def _all_decode(self, survey: Survey, n_decode: int, newcomers: list[Request]) -> bool:
-        """Plan every decode row if the step and the pool have room for all; else plan none.
-
-        Room is also left for the prompts of this step, so that whoever is more urgent than some
-        decode row is not kept from its blocks.
+        What the next piece of sound needs may take as many steps as it has tokens.
         """
-        kv, most = self.kv, self.pace.budget.most_tokens
+        c, budget = self.config, self.pace.budget
+        if survey.tightest_s == math.inf or c.scheduling_policy != "deadline":
+            return budget.limit_ms(None)
+        return budget.limit_ms((survey.tightest_s - now - c.later_stages_s) / c.piece_tokens)
+
+    def _plan_rows(
+        self, survey: Survey, weight: float, newcomers: list[Request], limit_ms: float, now: float
+    ) -> list[Request]:
+        """Plan the decode rows that need no order; returns those that do.
+
+        That is none while the step and the pool have room for all, and for the prompts of this
+        step, so that whoever is more urgent than some row is not kept from its blocks. In a step
+        without room for all, prompts and rows share it in order; by deadline the rows of calls
+        with little or no sound are in it before, though it gets longer.
+        """
+        kv, budget, rows = self.kv, self.pace.budget, survey.decode
         others = len(survey.others) + len(newcomers)
         reserve = self.config.min_prefill_tokens if others else 0
-        self._decode_left = max(1, most - reserve)
-        self._crowded = n_decode > self._decode_left
+        self._decode_left = max(1.0, budget.tokens(limit_ms) - reserve)
+        self._crowded = weight > self._decode_left
         if self._crowded:
-            share = most // 4 if others else 0
-            self._prefill_left = max(reserve, share)
-            self._decode_left = max(1, most - self._prefill_left)
-            return False
+            rows = self._short_of_sound(survey, now)
+            n_tokens = sum(budget.cost.weight(1, request.launched) for request in rows)
+            if n_tokens > budget.most_tokens - reserve:
+                rows, n_tokens = [], 0.0  # too many: in order, as far as the longest step goes
+                self._decode_left = max(1.0, budget.most_tokens - reserve)
+            self._decode_left = max(0.0, self._decode_left - n_tokens)
+            self._prefill_left = self._decode_left + reserve
+        else:
+            self._decode_left -= len(rows) + budget.cost.per_position * survey.positions
         need = len(survey.full)
         if others:
-            need += kv.blocks_for(self._prefill_left) + others
+            need += kv.blocks_for(int(self._prefill_left)) + others
         if need > kv.pool.n_free + kv.pool.n_cached:
-            return False
-        self._decode_left -= len(survey.decode)
+            return survey.decode
         planned = self._planned
-        for request in survey.decode:
+        for request in rows:
             planned[request.id] = 1
         for request in survey.full:
             assert request.table is not None
-            if not kv.grow(request.table, request.launched + 1):
+            if request.id in planned and not kv.grow(request.table, request.launched + 1):
                 del planned[request.id]  # blocks fenced by a step in flight are on their way
-        return True
+        if not self._crowded:
+            return []
+        taken = {request.id for request in rows}
+        return [request for request in survey.decode if request.id not in taken]
+
+    def _short_of_sound(self, survey: Survey, now: float) -> list[Request]:
+        """Rows of live requests whose caller hears nothing yet, or soon nothing more."""
+        if self.config.scheduling_policy != "deadline":
+            return []
+        by_s = dry_by(1, now, self.pace.urgency)
+        return [r for r in survey.decode if not r.speaking or r.deadline_s < by_s]
 
     def _plan_in_order(self, candidates: list[Request], now: float) -> None:
         key, urgency = self._policy, self.pace.urgency
@@ -178,13 +199,15 @@ class Scheduler(Roster):
         for request in self._order:
             if request.state is State.RUNNING:
                 self._plan_running(request)
-            elif not self._blocked and self._prefill_left > 0:
+            elif not self._blocked and self._prefill_left >= 1.0:
                 self._plan_waiting(request, now)
                 # nobody else enters in a pass that took blocks away: the victim would bounce
             self._blocked |= self.counters.preemptions > preempted_before
         if self._crowded:  # what the prompts left over
-            self._decode_left += self._prefill_left
+            self._decode_left = self._prefill_left
             for request in self._order:
+                if self._decode_left < 1.0:
+                    break
                 left_out = request.state is State.RUNNING and request.id not in self._planned
                 if left_out and request.remaining == 1:
                     self._plan_running(request)
@@ -199,22 +222,30 @@ class Scheduler(Roster):
 
     def _plan_running(self, request: Request) -> None:
         n = request.remaining
-        n = min(n, self._chunk(request.launched) if n > 1 else self._decode_left)
+        n = min(n, self._chunk(request.launched) if n > 1 else int(self._decode_left >= 1.0))
         if n <= 0 or not self._make_room(request, request.launched + n):
             return
         self._planned[request.id] = n
         if request.remaining > 1:
             self._take(n, request.launched)
-        else:
-            self._decode_left -= 1
+            return
+        weight = self.pace.budget.cost.weight(1, request.launched)
+        self._decode_left -= weight
+        if self._crowded:
+            self._prefill_left -= weight
 
     def _chunk(self, start: int) -> int:
         """Prompt tokens from position `start` on that the step has time for."""
         left = self._prefill_left
-        return min(left, self.pace.budget.cost.fitting(left, start)) if left > 0 else 0
+        if left < 1.0:
+            return 0
+        return min(int(left), self.pace.budget.cost.fitting(left, start))
 
     def _take(self, n_tokens: int, start: int) -> None:
-        self._prefill_left -= math.ceil(self.pace.budget.cost.weight(n_tokens, start))
+        weight = self.pace.budget.cost.weight(n_tokens, start)
+        self._prefill_left -= weight
+        if self._crowded:
+            self._decode_left -= weight
 
     def _make_room(self, request: Request, n_tokens: int) -> bool:
         """Grow the request's table, taking from those behind it in order if need be."""

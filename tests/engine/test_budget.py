@@ -51,8 +51,12 @@ def test_budget_shrinks_with_slack_but_prompts_still_progress():
     budget = StepBudget(CostModel(10.0, 0.5), 60.0, 256, 16)
     assert budget.limit_ms(None) == 60.0
     assert budget.limit_ms(5.0) == 60.0
-    assert budget.limit_ms(0.03) == pytest.approx(30.0)
-    assert budget.limit_ms(-1.0) == 0.0
+    assert StepBudget(CostModel(5.0, 0.5), 60.0, 256, 16).limit_ms(0.05) == pytest.approx(50.0)
+    assert StepBudget(CostModel(5.0, 0.5), 60.0, 256, 16).limit_ms(-1.0) == 30.0, "mostly rows"
+    assert budget.limit_ms(-1.0) == 60.0
+    assert budget.tokens(50.0) == 80
+    assert budget.tokens(5.0) == 20, "twice the fixed cost"
+    assert budget.most_tokens == 100
     assert budget.prefill_tokens(60.0, 8) == 92
     assert budget.prefill_tokens(0.0, 8) == 16
     assert budget.prefill_tokens(1000.0, 8) == 248

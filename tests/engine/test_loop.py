@@ -330,15 +330,17 @@ def test_the_step_shrinks_to_the_tightest_slack():
     speaker, _ = sim.submit(prompt_of(6), 60)
     sim.step()
     sim.step()
-    sim.submit(prompt_of(200, salt=1), 4)
-    sim.loop.post_deadline(speaker.id, sim.clock.now() + 0.0201)
-    sim.runner.batches.clear()
-    sim.step()
-    rows = sim.runner.batches[0]
-    assert sum(len(row.token_ids) for row in rows) == 36  # (20 - 2) / 0.5
-    sim.loop.post_deadline(speaker.id, sim.clock.now() + 5.0)
-    sim.step()
-    assert sum(len(row.token_ids) for row in sim.runner.batches[1]) == 156  # (80 - 2) / 0.5
+    sim.submit(prompt_of(300, salt=1), 4)
+    pace = sim.config.piece_tokens, sim.config.later_stages_s
+    for slack_s, n_tokens in (
+        (pace[0] * 0.0201 + pace[1], 36),  # (20 - 2) / 0.5
+        (0.01, 20),  # it is too late: (6 * 2 - 2) / 0.5, most of the step is rows
+        (5.0, 156),  # (80 - 2) / 0.5
+    ):
+        sim.loop.post_deadline(speaker.id, sim.clock.now() + slack_s)
+        sim.runner.batches.clear()
+        sim.step()
+        assert sum(len(row.token_ids) for row in sim.runner.batches[0]) == n_tokens
 
 
 def test_a_long_prompt_goes_on_in_smaller_chunks_so_that_its_steps_keep_their_time():

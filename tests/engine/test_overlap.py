@@ -440,7 +440,8 @@ def test_the_hosts_time_hides_behind_the_devices(overlaps, host_ms, pace_ms):
 
 
 def test_a_step_is_planned_for_when_it_can_begin():
-    """The slack of a speaking call is what is left of it when the step in flight is over."""
+    """The slack of a speaking call is what is left of it when the step in flight is over, and the
+    tokens of a piece of sound share it."""
     device = Device(HashRunner(200), 10.0, slots=8)
     sim = Sim(200, runner=device, step_s=0.0, max_num_batched_tokens=300, max_step_ms=80.0)
     device.clock = sim.clock
@@ -449,13 +450,15 @@ def test_a_step_is_planned_for_when_it_can_begin():
     sim.step()
     (flight,) = sim.loop._flights
     assert flight.plan.predicted_ms == pytest.approx(1.1)
-    sim.loop.post_deadline(speaker.id, sim.clock.now() + 0.0201)
+    piece, later_s = sim.config.piece_tokens, sim.config.later_stages_s
+    sim.loop.post_deadline(speaker.id, sim.clock.now() + later_s + piece * 0.0201)
     sim.submit(prompt_of(250, salt=1), 4)
     begins_s = sim.loop._free_s(sim.clock.now())
     assert begins_s > sim.clock.now()
     sim.step()
     limit_ms = sim.loop._flights[0].plan.limit_ms
-    assert limit_ms == pytest.approx(20.1 - 1000.0 * (begins_s - sim.loop._flights[0].started_s))
+    gone_s = begins_s - sim.loop._flights[0].started_s
+    assert limit_ms == pytest.approx(20.1 - 1000.0 * gone_s / piece)
 
 
 # with the thread

@@ -14,11 +14,13 @@ from tests.engine.fakes import Sim
 
 pytestmark = pytest.mark.unit
 
-COST = CostModel(18.0, 0.94)
-"""A step of SmolLM2 on two Zen 3 cores: milliseconds, and per token."""
+COST = CostModel(4.5, 0.5)
+"""A step of SmolLM2 on two cores: milliseconds, and per token."""
 STEP_MS = 80.0
 TOKEN_S = 0.25
-VOICE_S = 0.15
+FIRST_CLAUSE, CLAUSE = (4, 12), (5, 22)
+"""Tokens, as prose has them."""
+VOICE_S = 0.08
 """What the voice needs for a clause."""
 
 
@@ -58,11 +60,11 @@ def world(policy: str, n_blocks: int, max_num_seqs: int, **options) -> Sim:
 class Ear:
     """One call: asks, hears the reply clause by clause, asks again."""
 
-    def __init__(self, sim: Sim, number: int) -> None:
+    def __init__(self, sim: Sim, number: int, seed: int) -> None:
         self.sim = sim
         self.number = number
-        self.picks = random.Random(number)
-        self.next_s = sim.clock.now() + self.picks.random() * 12
+        self.picks = random.Random(1000 * seed + number)
+        self.next_s = sim.clock.now() + self.picks.random() * 20
         self.underruns = 0
         self.waits_s: list[float] = []  # for the first sound
         self.request = None
@@ -72,25 +74,26 @@ class Ear:
             if now >= self.next_s:
                 self._ask()
             return
-        n, n_all = len(self.sink.tokens), self.request.max_new
-        while self.cut + self.clause <= n or (n == n_all and self.cut < n):
-            words = min(self.clause, n - self.cut)
-            self.cut, self.clause = self.cut + words, 12
+        n, ended = sum(len(out.token_ids) for out in self.sink.outputs), self.sink.finish
+        self.sink.outputs.clear()
+        self.pending += n
+        while self.pending >= self.clause or (ended and self.pending):
+            words = min(self.clause, self.pending)
+            self.pending, self.clause = self.pending - words, self.picks.randint(*CLAUSE)
             self._hear(words, now)
-        if self.sink.finish:
+        if ended:
             self.request = None
             self.next_s = self.dry_s + 1 + self.picks.random() * 2
 
     def _ask(self) -> None:
         prompt = [1 + self.number, *(self.picks.randint(1, 900) for _ in range(11))]
-        self.request, self.sink = self.sim.submit(prompt, self.picks.randint(40, 120))
+        self.request, self.sink = self.sim.submit(prompt, self.picks.randint(20, 300))
         self.asked_s = self.sim.clock.now()
-        self.cut, self.clause = 0, 4  # the first clause is short
-        self.dry_s = self.voice_free_s = None
+        self.pending, self.clause = 0, self.picks.randint(*FIRST_CLAUSE)
+        self.dry_s = None
 
     def _hear(self, words: int, now: float) -> None:
-        ready_s = max(now, self.voice_free_s or now) + VOICE_S
-        self.voice_free_s = ready_s
+        ready_s = now + VOICE_S
         if self.dry_s is None:
             self.waits_s.append(ready_s - self.asked_s)
         elif ready_s > self.dry_s + 1e-9:
@@ -100,35 +103,45 @@ class Ear:
         self.sim.loop.post_deadline(self.request.id, self.dry_s)
 
 
-def talk(policy: str, n_calls: int, seconds: float) -> tuple[int, float, float]:
+def talk(policy: str, n_calls: int, seconds: float, seed: int = 0) -> tuple[int, float, float]:
     """Underruns, tokens per second, and the longest wait for a first sound."""
     sim = world(policy, n_calls * 12 + 100, 400)
-    ears = [Ear(sim, n) for n in range(n_calls)]
+    ears = [Ear(sim, n, seed) for n in range(n_calls)]
     start = sim.clock.now()
     while (now := sim.clock.now()) < start + seconds:
         for ear in ears:
             ear.listen(now)
         if not sim.step(check=False):
             sim.clock.time_s += 0.005
-    assert sim.runner.longest_ms <= STEP_MS
+    assert sim.runner.longest_ms <= STEP_MS + 1e-9
     longest_s = max(wait_s for ear in ears for wait_s in ear.waits_s)
     rate = sim.loop.counters.tokens / (now - start)
     return sum(ear.underruns for ear in ears), rate, longest_s
 
 
-def test_playback_at_nine_tenths_of_the_decode_rate_has_no_hole_by_deadline_and_many_by_arrival():
-    _, saturated, _ = talk("fcfs", 300, 40)
-    for n_calls in range(120, 260, 10):
-        underruns, rate, longest_s = talk("deadline", n_calls, 40)
-        if rate >= 0.87 * saturated:
+@pytest.mark.parametrize("seed", range(2))
+def test_playback_at_nine_tenths_of_the_decode_rate_has_no_hole_by_deadline_and_many_by_arrival(
+    seed,
+):
+    _, saturated, _ = talk("fcfs", 600, 25, seed)
+    for n_calls in range(240, 400, 20):
+        others_underruns, others_rate, others_longest_s = talk("fcfs", n_calls, 40, seed)
+        if others_rate >= 0.87 * saturated:
             break
-    assert 0.85 * saturated <= rate <= 0.95 * saturated
-    others_underruns, others_rate, others_longest_s = talk("fcfs", n_calls, 40)
+    assert 0.85 * saturated <= others_rate <= 0.95 * saturated
+    underruns, rate, longest_s = talk("deadline", n_calls, 40, seed)
     assert underruns == 0
     assert others_underruns >= 10
     assert rate >= 0.97 * others_rate
     assert longest_s < 2.0
     assert longest_s < others_longest_s
+
+
+def test_calls_that_ask_for_more_than_there_is_get_most_of_it_by_deadline():
+    """Short steps for the sake of some make a little less for all."""
+    _, rate, _ = talk("deadline", 600, 25)
+    _, others_rate, _ = talk("fcfs", 600, 25)
+    assert rate >= 0.85 * others_rate
 
 
 def gaps(with_prompt: bool) -> float:
@@ -171,7 +184,7 @@ def test_no_step_is_longer_than_planned_however_many_speak(policy):
 
 def test_a_speaker_with_plenty_buffered_yields_to_one_with_none():
     """Forty of sixty rows fit a step; those about to run dry are never left out."""
-    sim = world("deadline", 4000, 100, max_step_ms=18.1 + 0.94 * 40)
+    sim = world("deadline", 4000, 100, max_step_ms=COST.ms(40) + 0.1)
     calls = [sim.submit([1 + n, 2, 3], 200) for n in range(60)]
     while any(len(sink.tokens) < 2 for _, sink in calls):
         sim.step(check=False)

@@ -43,17 +43,19 @@ def test_earliest_deadline_first():
     assert order(request(1, deadline_s=2.0), request(2, deadline_s=1.0)) == [2, 1]
 
 
-def test_a_long_prompt_must_start_earlier():
-    short, long = request(1, deadline_s=1.0), request(2, deadline_s=1.2, n_prompt=400)
-    assert order(short, long) == [2, 1]
-    assert deadline_key(long, 0.0, URGENCY)[1] == pytest.approx(1.2 - 0.1 - 0.44)
+def test_a_long_prompt_yields_to_shorter_ones_that_come_while_it_would_be_computed():
+    long = request(1, deadline_s=1.0, n_prompt=400)  # 0.44 s
+    assert order(long, request(2, deadline_s=1.0)) == [2, 1]
+    assert order(long, request(2, deadline_s=1.41)) == [2, 1]
+    assert order(long, request(2, deadline_s=1.43)) == [1, 2]
+    assert deadline_key(long, 0.0, URGENCY)[1] == pytest.approx(1.0 + 0.44)
 
 
-def test_what_is_cached_needs_no_service():
-    cached = request(1, deadline_s=1.2, n_prompt=400)
+def test_what_is_cached_needs_no_computing():
+    cached = request(1, deadline_s=1.0, n_prompt=400)
     cached.expected_hit = 399
-    assert deadline_key(cached, 0.0, URGENCY)[1] == pytest.approx(1.2 - 0.1 - 0.011)
-    assert order(request(2, deadline_s=1.0), cached) == [2, 1]
+    assert deadline_key(cached, 0.0, URGENCY)[1] == pytest.approx(1.0 + 0.011)
+    assert order(request(2, deadline_s=1.005), cached) == [cached.id, 2]
 
 
 def test_a_deadline_is_rebased_once_it_cannot_be_met():
@@ -85,6 +87,15 @@ def test_a_call_about_to_run_dry_goes_before_any_first_clause():
     speaking.speaking = True
     assert order(first_clause, speaking) == [2, 1]
     speaking.deadline_s = 2.0  # plenty is buffered
+    assert order(first_clause, speaking) == [1, 2]
+
+
+def test_a_speaking_call_that_lost_its_blocks_runs_dry_earlier():
+    first_clause = request(1, deadline_s=0.1)
+    speaking = request(2, deadline_s=0.6, n_prompt=400)
+    speaking.speaking = True
+    assert order(first_clause, speaking) == [2, 1]
+    speaking.expected_hit = 399
     assert order(first_clause, speaking) == [1, 2]
 
 

@@ -190,13 +190,19 @@ def test_no_guesses_in_a_larger_batch():
 
 
 def test_guesses_fit_the_tightest_slack():
-    sim = Sim(proposer=Oracle(), cost=CostModel(10.0, 1.0))
-    request, _ = sim.submit(prompt_of(6), 80)
-    sim.step()
-    for slack_s, most in ((0.0135, 2), (0.0115, 0), (5.0, 4)):
-        sim.loop.post_deadline(request.id, sim.clock.now() + slack_s)
+    sim = Sim(proposer=Oracle(), cost=CostModel(1.0, 0.5))
+    requests = [sim.submit(prompt_of(6, salt=i), 80)[0] for i in range(4)]
+    while any(request.remaining != 1 for request in requests):
         sim.step()
-        assert widths(sim)[-1] == [most]
+    piece, later_s = sim.config.piece_tokens, sim.config.later_stages_s
+    for slack_s, guesses in (
+        (0.01, [4, 2, 0, 0]),  # it is too late: (6 * 1 - 3) / 0.5
+        (later_s + piece * 0.0065, [4, 3, 0, 0]),  # (6.5 - 3) / 0.5
+        (5.0, [4, 4, 1, 1]),  # as many as are worth their time
+    ):
+        sim.loop.post_deadline(requests[0].id, sim.clock.now() + slack_s)
+        sim.step()
+        assert widths(sim)[-1] == guesses
 
 
 def test_guesses_that_fail_stop_by_themselves():
