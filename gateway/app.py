@@ -30,6 +30,8 @@ from .patience import Crowd, bounded_http
 from .realtime_http import realtime_routes
 from .realtime_ws import realtime_endpoint
 from .rtc_side import PageSide
+from .sip.route import calls_endpoint
+from .sip.telephone import Telephone
 from .token_route import token_endpoint
 from .webrtc import RtcCall
 
@@ -54,6 +56,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
     """Raises UsageError when `config` would leave the door open (see `check_bind`)."""
     check_bind(config)
     gateway = Gateway(stack, config)
+    telephone = Telephone(gateway, config.sip) if config.sip is not None else None
     crowd = Crowd(
         config.max_connections, config.max_connections_each, frozenset(config.trusted_proxies)
     )
@@ -72,6 +75,9 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             if gateway.rtc_workers is not None:
                 running.append(group.create_task(gateway.rtc_workers.run()))
                 await gateway.rtc_workers.ready()
+            if telephone is not None:
+                running.append(group.create_task(telephone.run()))
+                await telephone.ready()
             try:
                 yield
             finally:
@@ -88,6 +94,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/metrics", _metrics),
             Route("/api/agents", _agents),
             Route("/api/token", token_endpoint, methods=["POST"]),
+            Route("/api/calls", calls_endpoint, methods=["POST"]),
             Route("/rtc/offer", _offer, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             *realtime_routes(),
@@ -105,6 +112,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
     )
     app.state.gateway = gateway
     app.state.crowd = crowd
+    app.state.telephone = telephone
     app.state.page = {path: (PAGE / name).read_bytes() for path, (name, _) in PAGE_FILES.items()}
     return app
 

@@ -33,6 +33,7 @@ _SCOPES = (
     ("/metrics", Scope.METRICS),
     ("/ops", Scope.ADMIN),
     ("/api/ops", Scope.ADMIN),
+    ("/api/calls", Scope.ADMIN),
     ("/v1/realtime", Scope.CALL),
     ("/v1/", Scope.API),
     ("/", Scope.CALL),

@@ -11,6 +11,7 @@ from voice_agent.errors import UsageError
 from voice_agent.keys import KeyFile
 
 from .media.echo import EchoMode
+from .sip.settings import SipSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class GatewayConfig:
     write_timeout_s: float = 30.0
     public_certificate: bool = False
     echo: EchoModes = EchoModes()
+    sip: SipSettings | None = None
 
 
 def is_loopback(host: str) -> bool:

@@ -117,6 +117,10 @@ class Metrics:
             "voice_agent_echo", "what was found out about a line's echo of our own voice",
             ["transport", "verdict"], registry=r,
         )  # fmt: skip
+        self.sip_refused = Counter(
+            "voice_agent_sip_refused", "telephone calls turned away: busy, not_allowed", ["why"],
+            registry=r,
+        )  # fmt: skip
         r.register(_Gauges(gauges))
         r.register(_Histograms(histograms))
 

@@ -32,11 +32,14 @@ from voice_agent.errors import UsageError
 from voice_agent.explain import dotted_names, explain, section_of, suggest
 from voice_agent.rtc_section import RtcConfig
 from voice_agent.server_section import Names, Section, ServerConfig, comma_separated
+from voice_agent.sip_section import SipSection
 from voice_agent.toml_lines import key_lines, line_of
 
 ENV_PREFIX = "VOICE_AGENT__"
 FILE_NAME = "voice-agent.toml"
-SECRETS = frozenset({"server.api_keys", "llm.api_key", "llm.second.api_key"})
+SECRETS = frozenset(
+    {"server.api_keys", "llm.api_key", "llm.second.api_key", "sip.trunk.password"}
+)
 DEFAULT_KV_MB = 512
 OWN_FIELDS = frozenset({"model", "messages", "stream", "stream_options"})
 """Of a request to a remote model: never replaced by `extra`."""
@@ -286,6 +289,7 @@ class Config(BaseSettings):
     engine: EngineSection = EngineSection()
     rtc: RtcConfig = RtcConfig()
     echo: EchoConfig = EchoConfig()
+    sip: SipSection = SipSection()
     voice: VoiceConfig = VoiceConfig()
     early: EarlyConfig = EarlyConfig()
     log: LogConfig = LogConfig()

@@ -209,6 +209,11 @@ class FakeCall:
         self._player.play(reply.n, 0, tone(self._reply.samples, self.hz))
         self._player.end(reply.n, self._reply.samples)
 
+    @property
+    def played(self) -> int | None:
+        """Samples of the reply that is being said; None: nothing is."""
+        return self._reply.played if self._reply is not None else None
+
     def play_on(self, player: Sounding) -> None:
         self._player = player
 

@@ -72,6 +72,12 @@ def up(
         typer.Option(help="HTTPS with this PEM certificate chain; read anew on change."),
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its PEM key.")] = None,
+    sip: Annotated[bool, typer.Option("--sip", help="Take telephone calls over SIP.")] = False,
+    sip_host: Annotated[str | None, typer.Option(help="Address for SIP and RTP.")] = None,
+    sip_port: Annotated[int | None, typer.Option(help="SIP port; UDP and TCP.")] = None,
+    sip_public: Annotated[
+        bool, typer.Option("--sip-public", help="That address may be one of the Internet.")
+    ] = False,
 ) -> None:
     """Start the server; prints its address once it answers at full speed."""
     loaded = _config(
@@ -84,6 +90,10 @@ def up(
         server__tls_self_signed=tls_self_signed or None,
         server__tls_certificate=tls_certificate,
         server__tls_key=tls_key,
+        sip__enabled=sip or None,
+        sip__host=sip_host,
+        sip__port=sip_port,
+        sip__public=sip_public or None,
         profile=profile,
         models__stt=stt,
         models__llm=llm,
@@ -182,6 +192,24 @@ def talk(
     from voice_agent.cli.call import run_call
 
     run_call(loaded.config, wav, out, json, record)
+
+
+@app.command()
+def call(
+    to: Annotated[str, typer.Argument(help="sip:user@host, or a number where there is a trunk.")],
+    agent: Agent = None,
+    server: Annotated[
+        str | None, typer.Option(help="The running server; default: as configured here.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(envvar="VOICE_AGENT_KEY", help="A key with scope admin.")
+    ] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Have a running server (`up --sip`) call someone; returns once they answered."""
+    from voice_agent.cli.dial import run_dial
+
+    run_dial(_config(config).config, to, agent, server, key)
 
 
 @app.command()

@@ -21,6 +21,9 @@ from gateway.app import create_app, uvicorn_config
 from gateway.auth import KeyRing
 from gateway.config import EchoModes, GatewayConfig, check_bind, is_loopback
 from gateway.media.echo import EchoMode
+from gateway.sip.settings import Encryption, SipSettings, Trunk
+from gateway.sip.settings import check as check_sip
+from gateway.sip.telephone import check_port as check_sip_port
 from gateway.tls import ServedCertificate
 from voice_agent.cli.console import progress
 from voice_agent.cli.keys import keys_path
@@ -73,7 +76,23 @@ def gateway_config(config: Config, port: int) -> GatewayConfig:
         max_http_replies=server.max_http_replies,
         media_workers=config.rtc.workers,
         echo=EchoModes(**{name: EchoMode(mode) for name, mode in config.echo}),
+        sip=sip_settings(config) if config.sip.enabled else None,
     )
+
+
+def sip_settings(config: Config) -> SipSettings:
+    """Raises UsageError VA500 to VA503 naming what to change."""
+    given = config.sip.model_dump(exclude={"enabled", "rtp_ports", "trunk"})
+    given |= {
+        "rtp_ports": config.sip.port_range,
+        "encryption": Encryption(config.sip.encryption),
+        "agent": config.sip.agent or None,
+        "trunk": Trunk(**config.sip.trunk.model_dump()) if config.sip.trunk.registrar else None,
+    }
+    settings = SipSettings(**given)
+    check_sip(settings, config.server.max_calls)
+    check_sip_port(settings)
+    return settings
 
 
 def reserve(host: str, port: int) -> socket.socket:
@@ -178,6 +197,8 @@ def announce(config: Config, door: GatewayConfig, stack: Stack) -> None:
     if host in EVERYWHERE:
         host = socket.gethostname()
     print(f"ready: {scheme}://{host}:{door.port}/", flush=True)
+    if door.sip is not None:
+        print(f"telephone: sip:{door.sip.user}@{door.sip.host}:{door.sip.port}", flush=True)
     if KeyRing(door.api_keys, door.keys_file).any:
         print("callers need an API key", file=sys.stderr)
 
