@@ -18,7 +18,7 @@ from engine.models.weights import WeightSource, open_weights
 from kernels import build
 from kernels.decoder_step.native import Decoder, LayerWeights, ModelWeights
 from kernels.linear_group.cpu import Arena, PackedLinear
-from kernels.linear_group.spec import GROUP, LANES, Codes
+from kernels.linear_group.spec import GROUP, LANES
 
 
 def unsupported(config: ModelConfig, block_size: int) -> str | None:
@@ -38,7 +38,6 @@ class NativeForward:
     """The model over one paged cache."""
 
     def __init__(self, model: NativeLlama, cache: Tensor) -> None:
-        self._embed = model.embed
         layers, _, n_blocks, kv_heads, block_size, d = cache.shape
         cache = cache.view(layers, n_blocks, kv_heads, 2, block_size * d)
         keys, values = cache.unbind(3)
@@ -47,9 +46,8 @@ class NativeForward:
         self._decoder = Decoder(model.weights, cache, model.threads)
 
     def __call__(self, batch: Batch) -> Tensor:
-        x = self._embed.rows(torch.from_numpy(batch.token_ids)).dense()
         tables = [row.blocks for row in batch.rows]
-        return self._decoder.run(x, batch.positions, batch.ends, tables, batch.wanted)
+        return self._decoder.run(batch.token_ids, batch.positions, batch.ends, tables, batch.wanted)
 
     def copy_block(self, src: int, dst: int, n_rows: int) -> None:
         """Copies the first n_rows positions of block src into block dst, in every layer."""
@@ -59,12 +57,11 @@ class NativeForward:
 
 @dataclass(frozen=True, slots=True)
 class NativeLlama:
-    """Packed weights; embed: codes [vocab, hidden]. Its cache is fp16, in an order of its own."""
+    """Packed weights. Its cache is fp16, in an order of its own."""
 
     kv_dtype = np.dtype(np.float16)
 
     config: ModelConfig
-    embed: Codes
     weights: ModelWeights
     threads: int
 
@@ -115,6 +112,7 @@ def _load(
     embed = source.codes("embed")
     head = linear("head") if source.has("head") else PackedLinear(embed, arena)
     weights = ModelWeights(
+        embed=embed,
         layers=tuple(layers),
         norm=source.get("norm"),
         head=head,
@@ -129,7 +127,7 @@ def _load(
         window=c.window,
         library=arena.library,
     )
-    return NativeLlama(c, embed, weights, threads)
+    return NativeLlama(c, weights, threads)
 
 
 def _layer(

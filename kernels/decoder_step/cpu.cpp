@@ -29,6 +29,25 @@ struct Layer {
   Weight q, k, v, o, gate, up, down;
 };
 
+// Codes [vocab, hidden] as they are in the file, scales and shifts (or null) [vocab, hidden / 32].
+struct Embedding {
+  const uint8_t* codes;
+  const uint16_t* scale;
+  const uint16_t* shift;
+  int32_t bits, vocab;
+};
+
+inline void embed_row(const Embedding& e, int32_t id, int hidden, float* x) {
+  using linear_group::GROUP;
+  const int groups = hidden / GROUP;
+  const uint8_t* codes = e.codes + int64_t(id) * hidden;
+  const float zero = e.shift ? 0.0f : static_cast<float>(1 << (e.bits - 1));
+  for (int64_t g = 0, at = int64_t(id) * groups; g < groups; ++g, ++at, codes += GROUP, x += GROUP) {
+    const float scale = _cvtsh_ss(e.scale[at]), shift = e.shift ? _cvtsh_ss(e.shift[at]) : 0.0f;
+    for (int i = 0; i < GROUP; ++i) x[i] = scale * (static_cast<float>(codes[i]) - zero) + shift;
+  }
+}
+
 struct Model {
   const Layer* layers;
   int32_t n_layers, hidden, heads, kv_heads, d, intermediate;
@@ -36,6 +55,7 @@ struct Model {
   const float* turns;  // [positions, d / 2, 2]
   const float* norm;
   Weight head;
+  Embedding embed;
   uint16_t* cache;  // fp16, per layer: see paged_attention/cpu.h
   int32_t n_blocks, block_size;
   int32_t window;  // positions that a query sees, its own included; 0: all
@@ -43,7 +63,7 @@ struct Model {
 
 struct Step {
   int32_t n_tokens, n_rows, n_logits;
-  float* x;                  // [n_tokens, hidden]: embeddings in, last hidden state out
+  const int32_t* ids;        // [n_tokens], below the vocabulary's size
   const int32_t* positions;  // [n_tokens]
   const int32_t* row_of;     // [n_tokens]
   const int32_t* tables;     // block numbers of all rows
@@ -98,7 +118,7 @@ struct Decoder {
   Decoder(const Model& m, int n_threads) : model(m), pool(n_threads) {}
   Model model;
   Pool pool;
-  Buffer<float> normed, qkv, mixed, gated, scale, totals;
+  Buffer<float> state, normed, qkv, mixed, gated, scale, totals;
   Buffer<int8_t> codes;
   Buffer<int32_t> sums;
   std::vector<Span> spans;
@@ -217,7 +237,8 @@ struct Decoder {
     return model.window ? std::max(0, s.positions[token] + 1 - model.window) : 0;
   }
 
-  void layer(const Step& s, int number) {
+  // state [n_tokens, hidden] goes through layer `number`.
+  void layer(const Step& s, int number, float* state) {
     const Model& m = model;
     const Layer& l = m.layers[number];
     const int n = s.n_tokens, q_width = m.heads * m.d, kv_width = m.kv_heads * m.d;
@@ -230,13 +251,13 @@ struct Decoder {
     float* out = mixed.take(int64_t(n) * q_width);
     float* hidden = gated.take(n * wide);
 
-    normalise(s.x, l.attn_norm, n, x);
+    normalise(state, l.attn_norm, n, x);
     multiply<3>({{&l.q, l.q_bias, 0}, {&l.k, l.k_bias, q_width}, {&l.v, l.v_bias, q_width + kv_width}},
                 rounded(x, n, m.hidden, m.hidden), n, Into::store, heads, width);
     turn_and_write(s, l, cache, heads, width);
     attend(s, cache, heads, width, out);
-    multiply<1>({{&l.o, nullptr, 0}}, rounded(out, n, q_width, q_width), n, Into::add, s.x, m.hidden);
-    normalise(s.x, l.mlp_norm, n, x);
+    multiply<1>({{&l.o, nullptr, 0}}, rounded(out, n, q_width, q_width), n, Into::add, state, m.hidden);
+    normalise(state, l.mlp_norm, n, x);
     multiply<2>({{&l.gate, nullptr, 0}, {&l.up, nullptr, m.intermediate}},
                 rounded(x, n, m.hidden, m.hidden), n, Into::store, hidden, wide);
     pool.run(n, 4, [&](int first, int last) {
@@ -245,17 +266,22 @@ struct Decoder {
         silu_mul::row(row, row + m.intermediate, m.intermediate, row);
       }
     });
-    multiply<1>({{&l.down, nullptr, 0}}, rounded(hidden, n, m.intermediate, wide), n, Into::add, s.x,
+    multiply<1>({{&l.down, nullptr, 0}}, rounded(hidden, n, m.intermediate, wide), n, Into::add, state,
                 m.hidden);
   }
 
   void run(const Step& s) {
     find_spans(s);
-    for (int i = 0; i < model.n_layers; ++i) layer(s, i);
+    float* hidden = state.take(int64_t(s.n_tokens) * model.hidden);
+    pool.run(s.n_tokens, 8, [&](int first, int last) {
+      for (int t = first; t < last; ++t)
+        embed_row(model.embed, s.ids[t], model.hidden, hidden + int64_t(t) * model.hidden);
+    });
+    for (int i = 0; i < model.n_layers; ++i) layer(s, i, hidden);
     if (s.n_logits == 0) return;
     float* x = normed.take(int64_t(s.n_logits) * model.hidden);
     for (int i = 0; i < s.n_logits; ++i)
-      rms_norm::row(s.x + int64_t(s.logits_of[i]) * model.hidden, model.norm, model.hidden,
+      rms_norm::row(hidden + int64_t(s.logits_of[i]) * model.hidden, model.norm, model.hidden,
                     model.eps, x + int64_t(i) * model.hidden);
     multiply<1>({{&model.head, nullptr, 0}}, rounded(x, s.n_logits, model.hidden, model.hidden),
                 s.n_logits, Into::store, s.logits, model.head.n_out);
@@ -382,8 +408,10 @@ Decoder* decoder_new(const Model* model, int32_t n_threads) {
 }
 void decoder_free(Decoder* decoder) { delete decoder; }
 
-// 0, or 1 when memory ran out (nothing of the step may be trusted then).
+// 0; 1 when memory ran out (nothing of the step may be trusted then); 2 for an id that is no token.
 int32_t decoder_run(Decoder* decoder, const Step* step) {
+  for (int i = 0; i < step->n_tokens; ++i)
+    if (step->ids[i] < 0 || step->ids[i] >= decoder->model.embed.vocab) return 2;
   try {
     decoder->run(*step);
     return 0;

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.linear_group.cpu import PackedLinear, Weight
+from kernels.linear_group.spec import Codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,11 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """turns fp32 [positions, d]: cosine and sine by turns. scale: of the attention scores. window:
-    positions that a token sees, its own included; 0: all."""
+    """embed: codes [vocab, hidden], contiguous. turns fp32 [positions, d]: cosine and sine by
+    turns. scale: of the attention scores. window: positions that a token sees, its own included;
+    0: all."""
 
+    embed: Codes
     layers: tuple[LayerWeights, ...]
     norm: Tensor
     head: PackedLinear
@@ -59,6 +62,7 @@ class ModelWeights:
 
 
 _P, _I = ctypes.c_void_p, ctypes.c_int32
+_NO_TOKEN = 2
 _NORMS = ("attn_norm", "mlp_norm", "q_norm", "k_norm", "q_bias", "k_bias", "v_bias")
 _LINEARS = ("q", "k", "v", "o", "gate", "up", "down")
 
@@ -67,12 +71,17 @@ class _Layer(ctypes.Structure):
     _fields_ = [(n, _P) for n in _NORMS] + [(n, Weight) for n in _LINEARS]
 
 
+class _Embedding(ctypes.Structure):
+    _fields_ = [("codes", _P), ("scale", _P), ("shift", _P), ("bits", _I), ("vocab", _I)]
+
+
 class _Model(ctypes.Structure):
     _fields_ = [
         ("layers", ctypes.POINTER(_Layer)),
         *((n, _I) for n in ("n_layers", "hidden", "heads", "kv_heads", "d", "intermediate")),
         ("eps", ctypes.c_float), ("scale", ctypes.c_float),
-        ("turns", _P), ("norm", _P), ("head", Weight), ("cache", _P),
+        ("turns", _P), ("norm", _P), ("head", Weight), ("embed", _Embedding),
+        ("cache", _P),
         ("n_blocks", _I), ("block_size", _I), ("window", _I),
     ]  # fmt: skip
 
@@ -80,7 +89,7 @@ class _Model(ctypes.Structure):
 class _Step(ctypes.Structure):
     _fields_ = [
         ("n_tokens", _I), ("n_rows", _I), ("n_logits", _I),
-        *((n, _P) for n in ("x", "positions", "row_of", "tables", "table_at", "logits_of",
+        *((n, _P) for n in ("ids", "positions", "row_of", "tables", "table_at", "logits_of",
                             "logits")),
     ]  # fmt: skip
 
@@ -97,7 +106,7 @@ class Decoder:
         model = _Model(
             layers, len(w.layers), w.hidden, w.heads, w.kv_heads, w.head_dim, w.intermediate,
             w.norm_eps, w.scale, w.turns.data_ptr(), w.norm.data_ptr(), w.head.weight,
-            cache.data_ptr(), n_blocks, block_size, w.window,
+            _embedding(w.embed), cache.data_ptr(), n_blocks, block_size, w.window,
         )  # fmt: skip
         self._alive = (weights, cache, layers)
         self._library = w.library
@@ -109,31 +118,37 @@ class Decoder:
 
     def run(
         self,
-        x: Tensor,
+        ids: NDArray[np.int64],
         positions: NDArray[np.int64],
         ends: Sequence[int],
         tables: Sequence[Sequence[int]],
         wanted: NDArray[np.int64],
     ) -> Tensor:
-        """x fp32 [n_tokens, hidden]: embeddings, overwritten. positions [n_tokens]. ends: where
-        each row's tokens end. tables: each row's blocks. wanted [n_logits]: token numbers.
+        """ids and positions [n_tokens]. ends: where each row's tokens end. tables: each row's
+        blocks. wanted [n_logits]: numbers of tokens.
 
-        Returns logits fp32 [n_logits, vocab]. Raises MemoryError.
+        Returns logits fp32 [n_logits, vocab]. Raises MemoryError, IndexError for an id that is no
+        token's. No PyTorch in here: each of its operations lets another thread have the
+        interpreter, which then keeps it for a switch interval.
         """
         counts = np.diff(ends, prepend=0)
         lengths = np.fromiter(map(len, tables), np.int32, len(tables))
         table_at = np.cumsum(lengths, dtype=np.int32) - lengths
         blocks = np.fromiter(chain.from_iterable(tables), np.int32, int(lengths.sum()))
         row_of = np.repeat(np.arange(len(tables), dtype=np.int32), counts)
-        where, of = positions.astype(np.int32), wanted.astype(np.int32)
-        logits = torch.empty(len(of), self._vocab)
+        which, where, of = (x.astype(np.int32) for x in (ids, positions, wanted))
+        logits = np.empty((len(of), self._vocab), np.float32)
         step = _Step(
-            len(where), len(tables), len(of), x.data_ptr(), where.ctypes.data, row_of.ctypes.data,
-            blocks.ctypes.data, table_at.ctypes.data, of.ctypes.data, logits.data_ptr(),
+            len(where), len(tables), len(of), which.ctypes.data, where.ctypes.data,
+            row_of.ctypes.data, blocks.ctypes.data, table_at.ctypes.data, of.ctypes.data,
+            logits.ctypes.data,
         )  # fmt: skip
-        if self._library.decoder_run(_P(self._decoder), ctypes.byref(step)):
+        failed = self._library.decoder_run(_P(self._decoder), ctypes.byref(step))
+        if failed == _NO_TOKEN:
+            raise IndexError(f"a token id is none of the vocabulary: {ids.min()} to {ids.max()}")
+        if failed:
             raise MemoryError("no memory for a step's working buffers")
-        return logits
+        return torch.from_numpy(logits)
 
     def __del__(self) -> None:
         if getattr(self, "_decoder", None) is not None:
@@ -144,3 +159,10 @@ def _layer(layer: LayerWeights) -> _Layer:
     tensors = [getattr(layer, name) for name in _NORMS]
     pointers = [None if t is None else t.data_ptr() for t in tensors]
     return _Layer(*pointers, *(getattr(layer, name).weight for name in _LINEARS))
+
+
+def _embedding(codes: Codes) -> _Embedding:
+    shift = None if codes.shift is None else codes.shift.data_ptr()
+    return _Embedding(
+        codes.codes.data_ptr(), codes.scale.data_ptr(), shift, codes.bits, codes.codes.shape[0]
+    )

@@ -215,3 +215,8 @@ def test_cache_size_follows_the_bytes(folder: Path) -> None:
 def test_impossible_sizes_are_refused(folder: Path, settings: dict[str, int], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         Runner.load(folder, **settings)  # type: ignore[arg-type]
+
+
+def test_an_id_beyond_the_vocabulary_is_refused(runner: Runner) -> None:
+    with pytest.raises(IndexError):
+        runner.logits([Row((tiny_model.VOCAB,), 0, (1,), None)])

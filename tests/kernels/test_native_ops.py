@@ -109,3 +109,19 @@ def test_attention(
             want = (weights[:, None] @ v).squeeze(1)
             assert torch.allclose(out[t], want, rtol=1e-4, atol=1e-5), (n_seen, t)
             assert torch.equal(run(seen, q[t : t + 1]), out[t : t + 1]), (n_seen, t)
+
+
+def test_requests_one_after_the_other_are_as_alone(library: ctypes.CDLL) -> None:
+    heads, kv_heads, d, size, n_seen = 9, 3, 64, 16, 37
+    tables = torch.tensor([[5, 2, 7], [0, 8, 3]], dtype=torch.int32)
+    cache = torch.randn(9, kv_heads, 2 * size * d).half()
+    spec = Cache(cache.data_ptr(), 9, kv_heads, size, d)
+    q, alone, last = torch.randn(heads, d), torch.empty(heads, d), torch.empty(heads, d)
+    by = c_float(d**-0.5)
+    library.paged_attention_run(
+        ctypes.byref(spec), at(tables[1]), n_seen, 1, heads, at(q), by, 0, at(alone)
+    )
+    library.paged_attention_run_all(
+        ctypes.byref(spec), at(tables), 2, n_seen, heads, at(q), by, at(last)
+    )
+    assert torch.equal(alone, last)
