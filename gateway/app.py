@@ -26,6 +26,7 @@ from .grant import Grant
 from .guard import Guard
 from .metrics import CONTENT_TYPE
 from .openai_http.routes import openai_routes
+from .ops import ops_routes
 from .patience import Crowd, bounded_http
 from .realtime_http import realtime_routes
 from .realtime_ws import realtime_endpoint
@@ -47,6 +48,9 @@ PAGE_FILES = {
     "/transcript.js": ("transcript.js", "text/javascript; charset=utf-8"),
     "/playback.js": ("playback.js", "text/javascript; charset=utf-8"),
     "/waterfall.js": ("waterfall.js", "text/javascript; charset=utf-8"),
+    "/ops": ("ops.html", "text/html; charset=utf-8"),
+    "/ops.js": ("ops.js", "text/javascript; charset=utf-8"),
+    "/ops.css": ("ops.css", "text/css; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
@@ -97,6 +101,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/api/calls", calls_endpoint, methods=["POST"]),
             Route("/rtc/offer", _offer, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
+            *ops_routes(),
             *realtime_routes(),
             *openai_routes(gateway),
         ],

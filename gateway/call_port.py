@@ -15,6 +15,7 @@ from voice_agent.agent import LAST
 from voice_agent.context import Declaration, Key
 from voice_agent.endpointing import TurnTaking
 from voice_agent.events import EndReason, Event
+from voice_agent.glance import Glance
 from voice_agent.line import Line
 from voice_agent.own_words import Echo
 from voice_agent.player import Sounding
@@ -36,6 +37,10 @@ class CallPort(Protocol):
 
     async def run(self) -> EndReason:
         """The whole life of the call. Cancelling it means that the transport was lost."""
+        ...
+
+    def glance(self) -> Glance:
+        """How it stands, for the operator."""
         ...
 
     def hear(self, frame: Frame) -> None: ...

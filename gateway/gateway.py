@@ -71,7 +71,7 @@ class Gateway:
         self._idle = asyncio.Event()
         self._idle.set()
         self.gauge_sources: list[Callable[[], dict[str, float]]] = []
-        self.metrics = Metrics(self._gauges, self.stack.histograms)
+        self.metrics = Metrics(self.gauges, self.stack.histograms)
         self.rtc_workers: Pool | None = None
         if config.media_workers:
             self.rtc_workers = Pool("webrtc", config.media_workers, {"log": logs.chosen()})
@@ -79,7 +79,8 @@ class Gateway:
         if config.echo.used:
             echo.load()
 
-    def _gauges(self) -> dict[str, float]:
+    def gauges(self) -> dict[str, float]:
+        """Every number of this moment, by metric name without prefix."""
         return {
             **{name: value for read in self.gauge_sources for name, value in read().items()},
             **self.stack.gauges(),

@@ -29,6 +29,7 @@ from .events import (
     Event,
     ReplyStatus,
 )
+from .glance import Glance
 from .line import Line
 from .own_words import Echo
 from .player import Sounding
@@ -108,6 +109,17 @@ class Call:
     def tick(self) -> Tick:
         """The next 20 ms for the caller, silence included. Called once per 20 ms of playback."""
         return self._turns.mouth.tick()
+
+    def glance(self) -> Glance:
+        state = self._turns.state
+        return Glance(
+            self._agent.file.name,
+            state.caller.value,
+            state.floor.value,
+            self._clock.now() - self._started_s,
+            self._turns.n_done,
+            self._turns.voice_to_voice_ms,
+        )
 
     @property
     def idle(self) -> bool:

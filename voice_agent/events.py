@@ -32,6 +32,7 @@ class EndReason(StrEnum):
     TRANSFERRED = "transferred"
     TRANSPORT_LOST = "transport_lost"
     BAD_INPUT = "bad_input"
+    OPERATOR = "operator_hung_up"
     SERVER_DRAINING = "server_draining"
     SERVER_ERROR = "server_error"
 

@@ -75,6 +75,7 @@ class Turns:
         self._reply_ending = False
         self.client_committed = False  # what is being understood: it ends as a turn, whatever it is
         self.n_done = 0
+        self.voice_to_voice_ms: float | None = None
         self.echo = Echo.UNKNOWN  # of this line, and what the trace says about it
         self.echo_note = ""
         self.auto_response = True
@@ -386,6 +387,8 @@ class Turns:
         trace.prompt_version = self.conversation.version
         self._traces.pop(trace.turn.index, None)
         self.n_done += 1
+        if (heard_after := trace.voice_to_voice_ms) is not None:
+            self.voice_to_voice_ms = heard_after
         logs.turn_done(trace, content=self._stack.content)
         if self._stack.tracing is not None:
             self._stack.tracing.turn(trace)

@@ -25,6 +25,7 @@ const ENDINGS = {
   agent_goodbye: "The agent said goodbye",
   idle_timeout: "Ended: nobody spoke for a while",
   max_duration: "Ended: the longest allowed call",
+  operator_hung_up: "Ended by the operator",
   server_draining: "Ended: the server is shutting down",
   server_error: "Ended by a fault of the server",
 };

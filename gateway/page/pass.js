@@ -5,6 +5,12 @@ const SPARE_MS = 5000; // a token so near its end is not used any more
 export class Pass {
   #token = "";
   #until = 0;
+  #wanted;
+
+  // wanted: the scopes and seconds of the token, where they are not those of a call
+  constructor(wanted = {}) {
+    this.#wanted = wanted;
+  }
 
   get good() {
     return performance.now() < this.#until;
@@ -20,7 +26,7 @@ export class Pass {
     if (key) headers.authorization = `Bearer ${key}`;
     let response;
     try {
-      response = await fetch("api/token", { method: "POST", headers, body: "{}" });
+      response = await fetch("api/token", { method: "POST", headers, body: JSON.stringify(this.#wanted) });
     } catch {
       throw new PassError("unreachable", "The server does not answer.");
     }

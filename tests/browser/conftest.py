@@ -34,7 +34,8 @@ def node() -> str:
     node, npm = shutil.which("node"), shutil.which("npm")
     if CHROMIUM is None or node is None or npm is None:
         pytest.skip("NOT RUN: needs chromium/node")
-    if not (HERE / "node_modules" / "playwright-core").is_dir():
+    packages = ("playwright-core", "axe-core")
+    if not all((HERE / "node_modules" / name).is_dir() for name in packages):
         install = subprocess.run(
             [npm, "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund"],
             cwd=HERE, capture_output=True, text=True, timeout=300, check=False,

@@ -3,7 +3,10 @@
 //   node drive.mjs '{"url": ..., "chromium": ..., "wav": ..., "shots": DIR, "scene": ..., ...}'
 //
 // scenes: call (a whole conversation with a barge-in), behind, idle, full, key, insecure,
-//         denied, lost
+//         denied, lost, ops (somebody is on the line), ops-key
+
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
 
 import { chromium } from "playwright-core";
 
@@ -36,6 +39,14 @@ const shot = async (name) => {
   const path = `${o.shots}/${name}-${o.width}-${o.color || "light"}.png`;
   await page.screenshot({ path });
   saw.shots.push(path);
+};
+// What breaks WCAG 2.2 A and AA, as axe sees it: "rule: first element".
+const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const faults = async () => {
+  await page.evaluate(axe);
+  return page.evaluate(async () => (await window.axe.run(document, {
+    runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"],
+  })).violations.map((v) => `${v.id}: ${v.nodes[0].html}`));
 };
 const status = () => page.textContent("#status");
 const state = (...names) => page.waitForFunction(
@@ -120,6 +131,7 @@ async function conversation() {
   saw.trace_rows = await page.$$eval(".trace", (all) => all[0].querySelectorAll("tr").length);
   await page.waitForTimeout(400);
   await shot("conversation");
+  saw.axe = await faults(); // with a conversation on it
   saw.live_region = await page.textContent("#spoken");
   await page.keyboard.press("Escape");
   await state("ended");
@@ -166,6 +178,31 @@ const scenes = {
     saw.notice = await page.textContent("#notice");
     await shot("denied");
   },
+  ops: async () => {
+    await page.waitForSelector("#calls tr");
+    saw.calls = await texts("#calls td:first-child");
+    saw.figures = await page.textContent("#figures");
+    saw.stages = await texts("#stages h3");
+    await shot("ops");
+    saw.axe = await faults();
+    await page.focus("#calls button");
+    await page.waitForTimeout(2500); // the view was drawn anew
+    saw.focus_kept = await page.evaluate(() => document.activeElement.textContent);
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#nobody:not([hidden])");
+    saw.hung_up = true;
+  },
+  "ops-key": async () => {
+    await page.waitForSelector("#key-form:not([hidden])");
+    await shot("ops-key");
+    saw.shown = await page.isVisible("#view");
+    await page.fill("#key", "a wrong key of some length");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelector("#key-hint").textContent.includes("not known"));
+    await page.fill("#key", o.key);
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#figures div");
+  },
   lost: async () => {
     await page.route("**/rtc/offer", (route) => route.abort());
     await page.click("#talk");
@@ -185,6 +222,7 @@ try {
   await page.goto(o.url);
   await page.waitForLoadState("networkidle");
   await scenes[o.scene]();
+  saw.axe ??= await faults();
   saw.overflow_px = await page.evaluate(
     () => document.documentElement.scrollWidth - document.documentElement.clientWidth);
   saw.requests_elsewhere = await page.evaluate((origin) => performance.getEntriesByType("resource")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import websockets
 
 from tests.support.fake_call import FakeStack
 from tests.support.live_server import serving_on_thread
@@ -19,6 +21,7 @@ def check(saw: dict[str, Any]) -> None:
     assert saw["console_errors"] == []
     assert saw["requests_elsewhere"] == []
     assert saw["overflow_px"] <= 0
+    assert saw["axe"] == []
 
 
 @pytest.mark.parametrize(("width", "height", "color"), [(1280, 800, "light"), (320, 640, "dark")])
@@ -90,3 +93,37 @@ def test_a_lost_connection_is_retried(drive: Drive, server_url: str) -> None:
     saw = drive(server_url, "lost")
     assert "Trying again in" in saw["notice"]
     assert saw["connected"]
+
+
+@pytest.mark.parametrize(("width", "color"), [(360, "light"), (1280, "dark")])
+def test_the_operator_sees_who_is_on_the_line_and_hangs_up(
+    drive: Drive, width: int, color: str
+) -> None:
+    async def talk(url: str) -> int | None:
+        async with websockets.connect(f"ws{url[4:]}/v1/realtime?model=other") as socket:
+            seen.update(await asyncio.to_thread(look))
+            async for _ in socket:
+                pass
+            return socket.close_code
+
+    def look() -> dict[str, Any]:
+        return drive(f"{server.url}/ops", "ops", width=width, color=color)
+
+    seen: dict[str, Any] = {}
+    with serving_on_thread(FakeStack()) as server:
+        code = asyncio.run(talk(server.url))
+    check(seen)
+    assert seen["calls"] == ["other"]
+    assert "1 of" in seen["figures"]
+    assert {"Language model", "Recognition", "Media", "Server"} <= set(seen["stages"])
+    assert seen["focus_kept"] == "Hang up", "drawing the list anew takes nobody's place in it"
+    assert seen["hung_up"]
+    assert code == 1000
+
+
+def test_the_operators_view_asks_for_a_key_that_opens_it(drive: Drive) -> None:
+    key = "correct horse battery staple"
+    with serving_on_thread(FakeStack(), api_keys=(key,)) as server:
+        saw = drive(f"{server.url}/ops", "ops-key", key=key, width=360)
+    assert not saw["shown"]
+    assert saw["axe"] == []

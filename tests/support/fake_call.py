@@ -36,6 +36,7 @@ from voice_agent.events import (
     TurnTraced,
     WordsHeard,
 )
+from voice_agent.glance import Glance
 from voice_agent.line import Line
 from voice_agent.own_words import Echo
 from voice_agent.player import Player, Sounding
@@ -105,6 +106,10 @@ class FakeCall:
         self._uncommitted = 0
         self._end: asyncio.Event = asyncio.Event()
         self.last_frame_after_interrupt = 0
+
+    def glance(self) -> Glance:
+        floor = "speaking" if self._reply is not None else "idle"
+        return Glance(self.agent, "speaking" if self._speaking else "silent", floor, 2.0, 1, 480.0)
 
     async def run(self) -> EndReason:
         self.on_event(CallStarted(self.name, self.agent))
