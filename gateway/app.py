@@ -34,9 +34,11 @@ from .rtc_side import PageSide
 from .sip.route import calls_endpoint
 from .sip.telephone import Telephone
 from .token_route import token_endpoint
+from .twilio.socket import PATH as TWILIO
+from .twilio.socket import TwilioDoor
 from .webrtc import RtcCall
 
-OPEN_PATHS = frozenset(("/healthz", "/readyz", "/api/token"))
+OPEN_PATHS = frozenset(("/healthz", "/readyz", "/api/token", TWILIO))
 """What needs no key, beside the page's own files: it tells nothing, or asks for itself."""
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = {
@@ -101,6 +103,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/api/calls", calls_endpoint, methods=["POST"]),
             Route("/rtc/offer", _offer, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
+            WebSocketRoute(TWILIO, TwilioDoor(gateway).serve),
             *ops_routes(),
             *realtime_routes(),
             *openai_routes(gateway),

@@ -186,6 +186,12 @@ class Doorkeeper:
             return Refusal(401, "invalid_token", words, offered=True)
         return Refusal(401, "invalid_api_key", "This API key is not known here.", offered=True)
 
+    def owner(self, grant: Grant, address: str) -> str:
+        """Whose calls and requests are counted together; "": nobody's, on a server without keys."""
+        if not self.key_required:
+            return ""
+        return address if grant.subject == PAGE.subject else f"key {grant.subject}"
+
     def check_scope(self, grant: Grant, path: str) -> Refusal | None:
         scope = scope_of(path)
         if grant.opens(scope):

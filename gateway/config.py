@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +38,7 @@ class GatewayConfig:
     allowed_hosts: further values of the Host header, `name` (any port) or `name:port`.
     allowed_origins: further pages, as `https://name[:port]`, that may call this server.
     max_http_replies: replies of the HTTP API that one key may have open at once.
+    twilio_auth_token: what media streams are signed with; "": they show a key or token.
     page: `key`: asks for one on a keyed server; `public`: needs none; `off`: there is no page.
     trusted_proxies: addresses whose X-Forwarded-For is believed.
     requests_per_minute, calls_per_minute: of one key, and of one address; only with keys; 0: any.
@@ -47,7 +48,7 @@ class GatewayConfig:
 
     host: str = "127.0.0.1"
     port: int = 8080
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     keys_file: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
@@ -58,6 +59,7 @@ class GatewayConfig:
     websocket_lead_ms: int = 100
     media_workers: int = 0
     connect_timeout_s: float = 20.0
+    twilio_auth_token: str = field(default="", repr=False)
     page: Literal["key", "public", "off"] = "key"
     trusted_proxies: tuple[str, ...] = ()
     requests_per_minute: int = 600

@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .admission import OWNER
-from .auth import PAGE, Doorkeeper, Refusal
+from .auth import Doorkeeper, Refusal
 from .config import GatewayConfig
 from .grant import Grant
 from .limits import Rate, neighbourhood
@@ -106,7 +106,7 @@ class Guard:
         grant = keeper.identify(headers, scope.get("subprotocols", ()))
         if isinstance(grant, Grant):
             scope["grant"] = grant
-            OWNER.set(self._owner(grant, address))
+            OWNER.set(keeper.owner(grant, address))
         elif grant.offered:
             self._failures.take(address)
         if limited and (refusal := self._often(scope["path"], address, grant)) is not None:
@@ -115,15 +115,10 @@ class Guard:
             return None
         return grant if isinstance(grant, Refusal) else keeper.check_scope(grant, scope["path"])
 
-    def _owner(self, grant: Grant, address: str) -> str:
-        if not self._doorkeeper.key_required:
-            return ""
-        return address if grant.subject == PAGE.subject else f"key {grant.subject}"
-
     def _often(self, path: str, address: str, grant: Grant | Refusal) -> Refusal | None:
         names = {address}
         if isinstance(grant, Grant):
-            names.add(self._owner(grant, address))
+            names.add(self._doorkeeper.owner(grant, address))
         for name in names:
             if wait_s := self._requests.take(name):
                 return _too_many(wait_s, "requests")

@@ -38,7 +38,13 @@ from voice_agent.toml_lines import key_lines, line_of
 ENV_PREFIX = "VOICE_AGENT__"
 FILE_NAME = "voice-agent.toml"
 SECRETS = frozenset(
-    {"server.api_keys", "llm.api_key", "llm.second.api_key", "sip.trunk.password"}
+    {
+        "server.api_keys",
+        "server.twilio_auth_token",
+        "llm.api_key",
+        "llm.second.api_key",
+        "sip.trunk.password",
+    }
 )
 DEFAULT_KV_MB = 512
 OWN_FIELDS = frozenset({"model", "messages", "stream", "stream_options"})

@@ -31,6 +31,8 @@ class ServerConfig(Section):
     """Any of them opens everything. A key is needed for any host but loopback."""
     keys_file: Path | None = None
     """Hashes of the keys that `voice-agent keys` makes; none: the data folder's keys.json."""
+    twilio_auth_token: str = Field(default="", repr=False)
+    """Media streams that carry the account's signature need no key."""
     page: Literal["key", "public", "off"] = "key"
     """Whether the page asks for a key on a server that has any, lets everyone call, or is off."""
     allowed_origins: Names = ()

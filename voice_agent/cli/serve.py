@@ -66,6 +66,7 @@ def gateway_config(config: Config, port: int) -> GatewayConfig:
         allowed_hosts=(*server.allowed_hosts, *bracketed),
         allowed_origins=server.allowed_origins,
         keys_file=keys_path(config),
+        twilio_auth_token=server.twilio_auth_token,
         page=server.page,
         trusted_proxies=server.trusted_proxies,
         requests_per_minute=server.requests_per_minute,

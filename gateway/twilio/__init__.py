@@ -1,0 +1,1 @@
+"""Telephone calls over Media Streams: the WebSocket of Twilio and of those that speak like it."""
