@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -57,13 +58,13 @@ def bounded_http(crowd: Crowd, head_s: float, write_s: float) -> type[H11Protoco
         _write_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            super().connection_made(transport)
+            stream = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
+            super().connection_made(stream)
             self._entered = crowd.enter(self._address)
             if self._entered:
                 self._watch()
             else:
-                transport.abort()
+                stream.abort()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
