@@ -40,11 +40,11 @@ def test_every_section_measures_prints_and_keeps_its_figures(
     assert virtual["radix"]["cached_tokens"] > 0
     assert virtual["none"]["cached_tokens"] == 0
     assert body["long"]["amid_ms"]["n"] > 0
-    playback = body["playback"]
-    assert playback["measured"]["deadline"]["turns"] > 0
-    assert playback["decode_tokens_per_s"] > 0.0
+    playback, aloud = body["playback"], body["aloud"]
+    assert aloud["measured"]["deadline"]["turns"] > 0
+    assert aloud["decode_tokens_per_s"] > 0.0
     assert all("load" in tried for tried in playback["swept"])
-    assert playback["virtual"]["policies"]["fcfs"]["turns"] > 0
+    assert playback["seeds"][0]["policies"]["fcfs"]["turns"] > 0
     assert [row["requests"] for row in body["plan"]["rows"]] == [16, 256, 4096]
     assert body["cancel"]["free_ms"]["n"] == body["cancel"]["aborts"]
     assert body["v1"]["hang_up_to_abort_ms"]["n"] > 0

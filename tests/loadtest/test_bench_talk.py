@@ -5,16 +5,25 @@ from __future__ import annotations
 import pytest
 
 from loadtest.bench.llm.talk import CYCLE_S, Bursts, Ledger, Script, decode_rate
-from loadtest.bench.llm.voice import CLAUSE, FIRST_CLAUSE, SERVICE_S, TOKENS_PER_S, Voice
+from loadtest.bench.llm.voice import (
+    CLAUSE,
+    FIRST_CLAUSE,
+    SERVICE_S,
+    TOKENS_PER_S,
+    Voice,
+    passages,
+)
 from loadtest.bench.llm.workload import Workload
 
 pytestmark = pytest.mark.unit
 
 SYSTEM = (1, 2, 3)
+SAID = [(4, 9), (7, 20, 6), (5, 5, 5)]
 
 
 def script(number: int, apart_s: float = 2.0) -> Script:
-    return Script(Workload(tuple(range(1000)), number), SYSTEM, number, Bursts(7, 100.0, apart_s))
+    work = Workload(tuple(range(1000)), number)
+    return Script(work, SYSTEM, SAID, number, Bursts(7, 100.0, apart_s))
 
 
 def test_a_call_says_the_same_however_late_it_is_answered() -> None:
@@ -27,6 +36,7 @@ def test_a_call_says_the_same_however_late_it_is_answered() -> None:
         turns.append([first, which.turn()])
     assert turns[0] == turns[1]
     assert turns[0][0][0][: len(SYSTEM)] == SYSTEM
+    assert turns[0][0][2] in SAID
     assert script(4).turn() != script(3).turn()
 
 
@@ -57,10 +67,33 @@ def test_a_hole_is_counted_once_and_its_length_kept() -> None:
     assert voice.dry_s == voice.longest_dry_s == pytest.approx(0.5 + SERVICE_S)
 
 
+def test_clauses_have_the_tokens_that_the_passage_says_and_then_the_average() -> None:
+    voice = Voice((2, 5))
+    for n, spoken in ((1, 0), (1, 2), (4, 2), (1, 7), (CLAUSE - 1, 7), (1, 7 + CLAUSE)):
+        voice.hear(0.0, n)
+        heard_s = (voice.dry_at or SERVICE_S) - SERVICE_S
+        assert heard_s == pytest.approx(spoken / TOKENS_PER_S)
+
+
+def test_passages_begin_with_sentences_and_go_on_in_the_splitters_clauses() -> None:
+    """One token a word, a full stop with its word; a clause ends where the next token shows it."""
+    text = "Come in. The day is warm, and nobody is here. Sit down now."
+
+    class Words:
+        def token_bytes(self, token: int) -> bytes:
+            return f" {text.split()[token]}".encode()
+
+    said = passages(Words(), range(len(text.split())), 13)  # type: ignore[arg-type]
+    assert len(said) == 3
+    assert said[0] == (3, 8)
+    assert all(sum(cuts) <= 13 and min(cuts) >= 2 for cuts in said)
+    assert said[2][0] == 4
+
+
 def test_only_what_begins_in_the_judged_time_is_judged() -> None:
     ledger = Ledger(10.0, 20.0)
     for at_s in (5.0, 12.0, 25.0):
-        voice = ledger.open(at_s)
+        voice = ledger.open(at_s, ())
         voice.hear(at_s + 2.0, FIRST_CLAUSE)
         ledger.note(at_s, 30)
     body = ledger.body(decode_rate=6.0)

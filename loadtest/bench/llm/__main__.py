@@ -1,9 +1,10 @@
 """The engine beside its peers: `python -m loadtest.bench engine [--only NAME ...] [--quick]`.
 
 Sections: quality, bound, first, fixed, spoken (beside the peers); static, radix, long, playback,
-plan, cancel, v1, call (our own modes). Peers are prepared by `python -m loadtest.bench peers`. The
-machine should be quiet: other processes using under 0.15 of a core. Sections run one at a time add
-up in the JSON file; `--show` prints all that it holds and measures nothing.
+aloud, plan, cancel, v1, call (our own modes). Peers are prepared by
+`python -m loadtest.bench peers`. The machine should be quiet: other processes using under 0.15 of a
+core. Sections run one at a time add up in the JSON file; `--show` prints all that it holds and
+measures nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ SECTIONS: dict[str, Section] = {
     "radix": ("prefixes", "prefixes", "show"),
     "long": ("long_prompt", "long_prompt", "show"),
     "playback": ("playback", "playback", "show"),
+    "aloud": ("aloud", "aloud", "show"),
     "plan": ("planning", "planning", "show"),
     "cancel": ("cancel", "cancel", "show"),
     "v1": ("door", "door", "show"),

@@ -1,8 +1,9 @@
 """Many calls that talk: what each says and when, and what all of them hear.
 
 Calls take turn after turn: a short prompt behind a shared one, a reply of 20-300 tokens that
-becomes clauses and sound, then a pause while the caller speaks. Turns begin in bursts, as the
-calls of `Workload.spoken` do; every policy meets the same bursts, prompts and replies.
+becomes clauses, as some passage of the prose has them, and sound, then a pause while the caller
+speaks. Turns begin in bursts, as the calls of `Workload.spoken` do; every policy meets the same
+bursts, prompts and replies.
 """
 
 from __future__ import annotations
@@ -47,9 +48,18 @@ class Bursts:
 class Script:
     """What one call says and when it would begin its turns."""
 
-    def __init__(self, work: Workload, system: tuple[int, ...], seed: int, bursts: Bursts) -> None:
+    def __init__(
+        self,
+        work: Workload,
+        system: tuple[int, ...],
+        passages: Sequence[tuple[int, ...]],
+        seed: int,
+        bursts: Bursts,
+    ) -> None:
+        """passages: what may be said, as tokens of each clause."""
         self._work = work
         self._system = system
+        self._passages = passages
         self._rng = random.Random(seed)
         self._bursts = bursts
 
@@ -57,10 +67,10 @@ class Script:
         """Calls begin evenly over a whole turn, so that the load is steady from then on."""
         return self._in_burst(self._rng.uniform(0.0, CYCLE_S))
 
-    def turn(self) -> tuple[tuple[int, ...], int]:
-        """(prompt, tokens of the reply)."""
+    def turn(self) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+        """(prompt, tokens of the reply, tokens of each of its clauses)."""
         n_out = self._rng.randint(SHORTEST, LONGEST)
-        return self._system + self._work.turn(), n_out
+        return self._system + self._work.turn(), n_out, self._rng.choice(self._passages)
 
     def again_s(self, heard_s: float) -> float:
         """When the next turn begins, once the last word was heard at `heard_s`."""
@@ -78,9 +88,9 @@ class Ledger:
         self._tokens = 0
         self._turns: list[tuple[float, Voice]] = []
 
-    def open(self, asked_s: float) -> Voice:
+    def open(self, asked_s: float, cuts: Sequence[int]) -> Voice:
         """A turn begins; only its voice is judged that begins within the time."""
-        voice = Voice()
+        voice = Voice(cuts)
         if self._from_s <= asked_s <= self._until_s:
             self._turns.append((asked_s, voice))
         return voice
