@@ -27,7 +27,7 @@ from voice_agent.clock import Clock
 from voice_agent.errors import InternalError, UsageError
 from voice_agent.types import Frame, Pcm16
 
-from .media.opus import Encoder
+from .media.opus import SILENT_BYTES, Encoder
 from .media.receive import OpusReceiver
 from .workers.host import Tell
 from .workers.link import Message
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 JITTER_ATTRIBUTE = "_RTCRtpReceiver__jitter_buffer"
 OPUS_PARAMETERS = "minptime=10;useinbandfec=1"
+DTX = "usedtx=1"
 CLOCK_RATE = 48_000
 TICK = CLOCK_RATE // 50
 TIME_BASE = Fraction(1, CLOCK_RATE)
@@ -63,6 +64,10 @@ class OpusTrack(MediaStreamTrack):  # type: ignore[misc]
         self._timestamp += TICK
         self._packets.append(packet)
         self._wake.set()
+
+    def pause(self) -> None:
+        """20 ms for which nothing is sent."""
+        self._timestamp += TICK
 
     async def recv(self) -> av.Packet:
         while not self._packets:
@@ -98,14 +103,20 @@ def divert(receiver: RTCRtpReceiver, sink: PacketSink) -> None:
     setattr(receiver, JITTER_ATTRIBUTE, sink)
 
 
-def with_opus_parameters(sdp: str) -> str:
+def asks_for_dtx(sdp: str) -> bool:
+    """Whether the offer's Opus (RFC 7587) wants silence not to be sent."""
+    return any(line.startswith("a=fmtp:") and DTX in line for line in sdp.splitlines())
+
+
+def with_opus_parameters(sdp: str, *, dtx: bool = False) -> str:
     """The answer with in-band FEC asked for (aiortc writes no fmtp line for Opus)."""
+    parameters = f"{OPUS_PARAMETERS};{DTX}" if dtx else OPUS_PARAMETERS
     lines: list[str] = []
     for line in sdp.splitlines():
         lines.append(line)
         if line.startswith("a=rtpmap:") and line.lower().endswith("opus/48000/2"):
             payload_type = line[len("a=rtpmap:") :].split(" ")[0]
-            lines.append(f"a=fmtp:{payload_type} {OPUS_PARAMETERS}")
+            lines.append(f"a=fmtp:{payload_type} {parameters}")
     return "\r\n".join(lines) + "\r\n"
 
 
@@ -120,6 +131,7 @@ def check_offer(sdp: str) -> None:
 class RtcLeg:
     """Owns one peer connection from offer to close; a `gateway.workers.host.Leg`.
 
+    Silence is not sent where the offer asks for that (`usedtx=1`).
     open: {"sdp": the offer, "channel": label of the data channel that texts go over}.
     """
 
@@ -127,7 +139,8 @@ class RtcLeg:
         self._tell = tell
         self._clock = clock
         self._receiver = OpusReceiver()
-        self._encoder = Encoder()
+        self._encoder: Encoder | None = None
+        self._paused = False
         self._track = OpusTrack()
         self._sink = PacketSink(self._receiver, clock)
         self._pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
@@ -140,6 +153,8 @@ class RtcLeg:
         """{"sdp": the answer}. Raises UsageError VA463."""
         sdp = str(offer["sdp"])
         check_offer(sdp)
+        dtx = asks_for_dtx(sdp)
+        self._encoder = Encoder(dtx=dtx)
         self._label = str(offer.get("channel", "events"))
         pc = self._pc
         pc.on("track", self._on_track)
@@ -152,7 +167,7 @@ class RtcLeg:
             raise UsageError("The SDP offer could not be read.", code="VA463") from error
         pc.addTrack(self._track)
         await pc.setLocalDescription(await pc.createAnswer())
-        return {"sdp": with_opus_parameters(pc.localDescription.sdp)}
+        return {"sdp": with_opus_parameters(pc.localDescription.sdp, dtx=dtx)}
 
     def _on_track(self, remote: MediaStreamTrack) -> None:
         for receiver in self._pc.getReceivers():
@@ -180,7 +195,14 @@ class RtcLeg:
         return self._receiver.frame()
 
     def send(self, pcm: Pcm16) -> None:
-        self._track.push(self._encoder.encode(pcm))
+        assert self._encoder is not None
+        payload = self._encoder.encode(pcm)
+        silent = len(payload) <= SILENT_BYTES
+        if silent and self._paused:
+            self._track.pause()
+        else:
+            self._track.push(payload)
+        self._paused = silent
 
     # ------------------------------------------------------------ the data channel
 
@@ -213,4 +235,5 @@ class RtcLeg:
         self._track.stop()
         await self._pc.close()
         self._receiver.close()
-        self._encoder.close()
+        if self._encoder is not None:
+            self._encoder.close()

@@ -3,7 +3,10 @@
 Pure: arrival times are parameters and nothing is decoded. RTP timestamps run at 48 kHz (RFC 7587).
 Loss inside the stream advances the play position (from FEC when the next packet is there); a dry
 buffer does not, so late speech is heard late rather than lost, and the delay this leaves is
-worked off by leaving out packets once the buffer has been too full for half a second.
+worked off by leaving out packets once the buffer has been too full for half a second: a few when a
+little too full (a drifting clock), one in five after a stall. Where packets are being lost the
+buffer is a packet deeper, so that the one with the copy is there when it is needed. A sender that
+says nothing (discontinuous transmission) is silence, not loss.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ REBASE = RATE // 5  # a hole longer than 200 ms is a pause of the sender, not lo
 DRY_CONCEAL_TICKS = 3  # 60 ms of concealment, then silence
 WINDOW = 250  # packets (5 s) over which delay variation is judged: follows clock drift
 SURPLUS_TICKS = 25
+SURPLUS_MS, LARGE_SURPLUS_MS = 25.0, 65.0
+HURRY_TICKS = 5  # between packets left out of a buffer that is much too full
+LOSSY = 0.01
+LOSS_MEMORY = 0.995  # per packet: 4 s
 
 
 class Kind(Enum):
@@ -55,6 +62,7 @@ class _Held:
     payload: bytes
     samples: int
     fec: bool
+    silent: bool
 
 
 class JitterBuffer:
@@ -69,7 +77,11 @@ class JitterBuffer:
         self._dry_ticks = 0
         self._transits: deque[float] = deque(maxlen=WINDOW)
         self._target_ms = MIN_DEPTH_MS
-        self._surplus: deque[float] = deque(maxlen=SURPLUS_TICKS)
+        self._spread_ms = 0.0  # of the delays
+        self._depths: deque[float] = deque(maxlen=SURPLUS_TICKS)
+        self._since_skip = 0
+        self._loss = 0.0
+        self._silent = False  # the sender said that nothing follows
 
     @property
     def target_ms(self) -> float:
@@ -85,9 +97,17 @@ class JitterBuffer:
         return max(0, last + self._packets[last].samples - start) * 1000.0 / RATE
 
     def add(
-        self, timestamp: int, payload: bytes, samples: int, arrival_ms: float, *, fec: bool = True
+        self,
+        timestamp: int,
+        payload: bytes,
+        samples: int,
+        arrival_ms: float,
+        *,
+        fec: bool = True,
+        silent: bool = False,
     ) -> None:
-        """timestamp: 32-bit RTP; samples: at 48 kHz; fec: it holds a copy of the one before."""
+        """timestamp: 32-bit RTP; samples: at 48 kHz; fec: it holds a copy of the one before;
+        silent: it says that the sender has nothing to say for a while."""
         self.stats.received += 1
         ts = self._unwrap(timestamp)
         self._observe(arrival_ms - ts * 1000.0 / RATE)
@@ -104,7 +124,7 @@ class JitterBuffer:
             self.stats.overflow += 1
             oldest = min(self._packets)
             del self._packets[oldest]
-        self._packets[ts] = _Held(payload, samples, fec)
+        self._packets[ts] = _Held(payload, samples, fec, silent)
 
     def pop(self) -> Popped:
         """The next stretch of media; called whenever the clock needs more samples."""
@@ -113,12 +133,14 @@ class JitterBuffer:
                 return self._dry()
             self._filling = False
             self._next = min(self._packets)
-            self._surplus.clear()
+            self._depths.clear()
         assert self._next is not None
         held = self._packets.pop(self._next, None)
         if held is not None:
             self._next += held.samples
             self._dry_ticks = 0
+            self._loss *= LOSS_MEMORY
+            self._silent = held.silent
             if self._too_full():
                 self.stats.skipped += 1
                 return Popped(Kind.SKIP, held.samples, held.payload)
@@ -133,15 +155,18 @@ class JitterBuffer:
     def _hole(self, following: int) -> Popped:
         """Lost or paused before `following`, the oldest packet held."""
         assert self._next is not None
-        # what was concealed while nothing came has covered part of the loss already
-        self._next += min(following - self._next, self._dry_ticks * TICK)
+        # What was concealed while nothing came has covered part of the loss already, unless the
+        # buffer is to be deeper: then the loss is played too, from its copy.
+        if self.depth_ms >= self._target_ms:
+            self._next += min(following - self._next, self._dry_ticks * TICK)
         self._dry_ticks = 0
         gap = following - self._next
         if gap == 0:
             return self.pop()
-        if gap > REBASE:
+        if gap > REBASE or self._silent:
             self._next = following
-            return Popped(Kind.SILENCE, TICK)
+            return Popped(Kind.SILENCE, min(gap, TICK))
+        self._loss = 1.0 - (1.0 - self._loss) * LOSS_MEMORY
         samples = min(gap, TICK)
         held = self._packets[following]
         if gap == samples and held.fec and samples == held.samples:
@@ -154,18 +179,24 @@ class JitterBuffer:
 
     def _dry(self) -> Popped:
         self._dry_ticks += 1
-        if self._next is not None and self._dry_ticks <= DRY_CONCEAL_TICKS:
+        if self._next is not None and self._dry_ticks <= DRY_CONCEAL_TICKS and not self._silent:
             self.stats.concealed += 1
             return Popped(Kind.CONCEAL, TICK)
         self._filling = True
         return Popped(Kind.SILENCE, TICK)
 
     def _too_full(self) -> bool:
-        """True when even the lowest depth of the last half second left more than it needs."""
-        self._surplus.append(self.depth_ms)
-        if len(self._surplus) < SURPLUS_TICKS or min(self._surplus) < self._target_ms + 25.0:
+        """Whether even the lowest depth of the last half second left more than the target does when
+        the most delayed packets come."""
+        self._since_skip += 1
+        self._depths.append(self.depth_ms)
+        surplus = min(self._depths) + 20.0 - (self._target_ms - self._spread_ms)
+        wait = HURRY_TICKS if surplus >= LARGE_SURPLUS_MS else SURPLUS_TICKS
+        full = len(self._depths) == SURPLUS_TICKS
+        if not full or surplus < SURPLUS_MS or self._since_skip < wait:
             return False
-        self._surplus.clear()
+        self._since_skip = 0
+        self._depths = deque((d - 20.0 for d in self._depths), SURPLUS_TICKS)
         return True
 
     def _unwrap(self, timestamp: int) -> int:
@@ -185,10 +216,13 @@ class JitterBuffer:
         self._filling = True
 
     def _observe(self, transit_ms: float) -> None:
-        """Depth follows the 97th percentile of delay above the best of the last five seconds."""
+        """Depth follows the 97th percentile of delay above the best of the last five seconds, and
+        loss."""
         self._transits.append(transit_ms)
         n = len(self._transits)
         if n >= 10 and self.stats.received % 10 == 0:
             ordered = sorted(self._transits)
             spread = ordered[int(0.97 * (n - 1))] - ordered[0]
-            self._target_ms = min(MAX_DEPTH_MS, max(MIN_DEPTH_MS, spread + 20.0))
+            self._spread_ms = min(spread, MAX_DEPTH_MS - MIN_DEPTH_MS)
+            for_fec = 20.0 if self._loss > LOSSY else 0.0
+            self._target_ms = min(MAX_DEPTH_MS, max(MIN_DEPTH_MS, spread + 20.0 + for_fec))

@@ -25,6 +25,7 @@ SET_BITRATE, SET_COMPLEXITY, SET_INBAND_FEC, SET_PACKET_LOSS, SET_DTX = (
     4014,
     4016,
 )
+SILENT_BYTES = 2  # RFC 6716, 2.1.9: a payload as small says that nothing follows for a while
 MAX_PACKET = 1275
 MAX_DECODED = IN_RATE * 120 // 1000  # an Opus packet is 120 ms at most
 
@@ -85,8 +86,14 @@ class Encoder:
     """24 kHz mono frames of 480 samples to Opus payloads."""
 
     def __init__(
-        self, *, bitrate: int = 40_000, complexity: int = 5, expected_loss_percent: int = 10
+        self,
+        *,
+        bitrate: int = 40_000,
+        complexity: int = 5,
+        expected_loss_percent: int = 10,
+        dtx: bool = False,
     ) -> None:
+        """dtx: silence becomes payloads of SILENT_BYTES at most, of which the first one is sent."""
         self._lib = _library()
         self._state: int | None = None
         error = ctypes.c_int()
@@ -100,6 +107,7 @@ class Encoder:
             (SET_COMPLEXITY, complexity),
             (SET_INBAND_FEC, 1),
             (SET_PACKET_LOSS, expected_loss_percent),
+            (SET_DTX, int(dtx)),
         ):
             # variadic: the state must be passed as an explicit pointer
             self._lib.opus_encoder_ctl(ctypes.c_void_p(self._state), request, ctypes.c_int32(value))
