@@ -18,7 +18,8 @@ import numpy as np
 from voice_agent.own_words import Echo
 from voice_agent.types import FRAME_MS, IN_FRAME, IN_RATE, OUT_RATE, SILENT_IN, Frame, Pcm16
 
-from .echo_probe import EchoPath, EchoProbe
+from .echo_filter import EchoFilter
+from .echo_probe import LAG_FRAMES, EchoPath, EchoProbe
 from .resample import Resampler
 
 HALF = IN_FRAME // 2  # the canceller works on 10 ms
@@ -26,12 +27,16 @@ CUSHION = 25  # frames of ours that may wait for the line's; more means that it 
 SLACK_FRAMES = 250  # of the line, in which frames of ours that always waited are one too many
 FOUND_ALONE_MS = 240.0  # delays up to here (and some beyond) the canceller finds by itself
 LEFT_TO_FIND_MS = 120.0
+LEFT_TO_LEARN_MS = 30.0  # of the delay, to the filter: it was measured to the loudest sound
+LEARNS_FROM_FRAMES, LEARNS_TIMES = 50, 3  # what was heard before an echo was found
+PAST_FRAMES = LAG_FRAMES + LEARNS_FROM_FRAMES + 1
 ALL_OURS = 0.1  # of a frame's power is left without our voice: the caller is silent
+GIVEN_UP_FRAMES = 150  # of an echo that was found and can't be predicted: the caller is heard
 
 
 class EchoMode(StrEnum):
     OFF = "off"
-    ON = "on"
+    ON = "on"  # cancels until it is known that there is no echo
     AUTO = "auto"  # cancels once an echo was found
 
 
@@ -72,33 +77,30 @@ class Reference:
 
     def __init__(self) -> None:
         self._waiting: deque[Pcm16] = deque()
-        self._delayed: deque[Pcm16] = deque()
+        self._past: deque[Pcm16] = deque([SILENT_IN] * PAST_FRAMES, maxlen=PAST_FRAMES)
         self._least = CUSHION
         self._popped = 0
-        self.delay_frames = 0
 
     def push(self, pcm: Pcm16) -> None:
         self._waiting.append(pcm)
 
     def pop(self) -> Pcm16:
-        """What was sent `delay_frames` before the line's next frame; int16 [320]."""
+        """What is sent at the time of the line's next frame; int16 [320]."""
         if len(self._waiting) > CUSHION:
             while len(self._waiting) > 1:
-                self._later(self._waiting.popleft())
-        now = self._waiting.popleft() if self._waiting else SILENT_IN
+                self._past.append(self._waiting.popleft())
+        self._past.append(self._waiting.popleft() if self._waiting else SILENT_IN)
         self._least = min(self._least, len(self._waiting))
         self._popped += 1
         if self._popped == SLACK_FRAMES:
             for _ in range(self._least - 1):
-                self._later(self._waiting.popleft())
+                self._past.append(self._waiting.popleft())
             self._least, self._popped = CUSHION, 0
-        self._later(now)
-        return self._delayed.popleft() if len(self._delayed) > self.delay_frames else SILENT_IN
+        return self._past[-1]
 
-    def _later(self, pcm: Pcm16) -> None:
-        self._delayed.append(pcm)
-        while len(self._delayed) > self.delay_frames + 1:
-            self._delayed.popleft()
+    def ago(self, n: int) -> Pcm16:
+        """What was sent n < PAST_FRAMES frames before that; int16 [320]."""
+        return self._past[-1 - n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,9 @@ class EchoReport:
 
     @property
     def cancelling(self) -> bool:
-        return self.mode is EchoMode.ON or self.verdict is Echo.FOUND
+        if self.verdict is Echo.UNKNOWN:
+            return self.mode is EchoMode.ON
+        return self.verdict is Echo.FOUND
 
     def __str__(self) -> str:
         """For the trace: `auto: found 140 ms, -6 dB after 1000 ms`."""
@@ -125,9 +129,15 @@ class EchoGuard:
     """One line's defence against our own echo.
 
     `sent` every frame that leaves, `tick` once per 20 ms of the clock, `heard` for every frame of
-    the line. `auto` runs the canceller while it listens, so that it knows the room by the time an
-    echo is found, and takes its word only for frames that are nearly all echo; without an echo it
-    is dropped, and only the probe goes on.
+    the line. What is heard of a frame:
+
+    * before a verdict: under `on` what the canceller leaves. Under `auto` the frame as it is; only
+      in the first moments of our voice, and while it looks like an echo, a frame of which the
+      canceller leaves almost nothing counts as one;
+    * an echo was found: what the canceller leaves, and as soon as there is clearly more in the line
+      than our echo as it is predicted, the frame less that prediction. The canceller alone would
+      suppress the caller together with an echo as loud;
+    * there is none: the frame as it is, and only the probe goes on.
     """
 
     def __init__(
@@ -140,6 +150,11 @@ class EchoGuard:
         self._tell = tell
         self._probe = EchoProbe()
         self._canceller: Canceller | None = Canceller()
+        self._canceller_late = 0  # frames that its reference is held back
+        self._filter: EchoFilter | None = None
+        self._filter_late = 0
+        self._n_found = 0  # frames since an echo was found
+        self._lately: deque[Pcm16] = deque(maxlen=LEARNS_FROM_FRAMES)
         self._resampler = Resampler(OUT_RATE, IN_RATE)
         self._to_play: deque[Pcm16] = deque()
         self._reference = Reference()
@@ -165,11 +180,25 @@ class EchoGuard:
         self._probe.push(ours, frame.pcm)
         self._decide()
         if self._canceller is None:
+            self._lately.append(frame.pcm)
             return frame
-        clean = self._canceller.process(ours, frame.pcm)
-        if self.report.cancelling or _power(clean) < ALL_OURS * _power(frame.pcm):
+        clean = self._canceller.process(self._reference.ago(self._canceller_late), frame.pcm)
+        if self._filter is not None:
+            return replace(frame, pcm=self._without_echo(self._filter, frame.pcm, clean))
+        self._lately.append(frame.pcm)
+        if self.report.mode is EchoMode.ON or self._looks_like_echo(frame.pcm, clean):
             return replace(frame, pcm=clean)
         return frame
+
+    def _looks_like_echo(self, heard: Pcm16, clean: Pcm16) -> bool:
+        may = self._probe.blank or self._probe.perhaps
+        return may and _power(clean) < ALL_OURS * _power(heard)
+
+    def _without_echo(self, predicts: EchoFilter, heard: Pcm16, clean: Pcm16) -> Pcm16:
+        self._n_found += 1
+        left = predicts.push(self._reference.ago(self._filter_late), heard)
+        knows = predicts.learnt or self._n_found > GIVEN_UP_FRAMES
+        return left if knows and predicts.near_end else clean
 
     def _decide(self) -> None:
         probe = self._probe
@@ -177,15 +206,24 @@ class EchoGuard:
             return
         after_ms = probe.speech_frames * FRAME_MS
         self.report = EchoReport(self.report.mode, probe.verdict, probe.path, after_ms)
-        if not self.report.cancelling:
+        if probe.path is None:
             self._canceller = None
-        elif probe.path is not None and probe.path.delay_ms > FOUND_ALONE_MS:
-            wanted = int((probe.path.delay_ms - LEFT_TO_FIND_MS) // FRAME_MS)
-            self._reference.delay_frames = wanted
+        else:
+            self._found(probe.path)
+        self._tell(self.report)
+
+    def _found(self, path: EchoPath) -> None:
+        if path.delay_ms > FOUND_ALONE_MS:
+            self._canceller_late = int((path.delay_ms - LEFT_TO_FIND_MS) // FRAME_MS)
             self._canceller = Canceller()
         elif self._canceller is None:
             self._canceller = Canceller()
-        self._tell(self.report)
+        self._filter_late = max(0, int((path.delay_ms - LEFT_TO_LEARN_MS) // FRAME_MS))
+        self._filter = EchoFilter()
+        for _ in range(LEARNS_TIMES):
+            for n, heard in enumerate(self._lately):
+                ago = len(self._lately) - n + self._filter_late
+                self._filter.push(self._reference.ago(ago), heard)
 
 
 def _power(pcm: Pcm16) -> float:

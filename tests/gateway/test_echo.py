@@ -101,14 +101,17 @@ def test_a_line_that_stood_still_starts_anew():
     assert reference.pop() is SILENT_IN
 
 
-def test_a_measured_delay_holds_our_frames_back():
+def test_what_was_sent_earlier_is_still_known_also_over_what_was_taken_back():
     reference = Reference()
-    reference.delay_frames = 3
-    paired = []
     for n in range(1, 11):
         reference.push(numbered(n))
-        paired.append(number(reference.pop()))
-    assert paired == [0, 0, 0, 1, 2, 3, 4, 5, 6, 7]
+        reference.pop()
+    assert [number(reference.ago(k)) for k in range(4)] == [10, 9, 8, 7]
+    assert number(reference.ago(50)) == 0
+    for n in range(11, 11 + CUSHION + 5):  # the line stands still
+        reference.push(numbered(n))
+    newest = number(reference.pop())
+    assert [number(reference.ago(k)) for k in range(3)] == [newest, newest - 1, newest - 2]
 
 
 # ---------------------------------------------------------------- the guard

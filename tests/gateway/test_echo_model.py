@@ -2,7 +2,7 @@
 
 Piper speaks; recorded people cut in at its own loudness. What counts is an onset of the endpointer
 on Silero's probabilities: it is what lowers or holds our voice. The line is a telephone (8 kHz,
-µ-law) with a room; the echo comes at 0 to -12 dB, 60 to 200 ms late, its peaks clipped or not.
+µ-law) with a room; the echo comes at 0 to -12 dB, 30 to 300 ms late, its peaks clipped or not.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from gateway.media.echo import EchoGuard, EchoMode
@@ -33,20 +34,23 @@ SAID = (
     "afternoon at three. Doctor Smith will see you on the second floor. Please bring your "
     "insurance card and arrive ten minutes early."
 )
-LEVELS, DELAYS = (0, -6, -12), (60, 130, 200)
+LEVELS, DELAYS = (0, -6, -12), (30, 130, 300)
 LINES = list(itertools.product(LEVELS, DELAYS, (False, True)))
 FIRST_S, EVERY_S, N_CALLERS, LONGEST_S = 3.5, 3.4, 4, 1.6
 HIT_S = 1.6
 """An onset within this time of the caller's first sound is theirs."""
+OURS_S, KNOWN_S = 1.0, 1.5  # our first sound, and how long after it an echo is known and predicted
+EARLY_S = (0.1, 0.5, 0.9, 1.3, 1.7, 2.1)  # after it: a caller who speaks before that
 CALLERS = [n for n in transcripts() if n.startswith("ps_")]
 
 
 @pytest.fixture(scope="module")
 def ours() -> Pcm16:
-    """A second of silence, then SAID; 24 kHz, whole frames."""
+    """OURS_S of silence, then SAID; 24 kHz, whole frames."""
+    onnxruntime.set_seed(1)  # the voice's noise, that is, its melody and pace
     voice = PiperVoice(ModelStore().path("piper-joe"))
     splitter = ClauseSplitter()
-    pieces = [np.zeros(OUT_RATE, np.int16)]
+    pieces = [np.zeros(int(OURS_S * OUT_RATE), np.int16)]
     for clause in [*splitter.push(SAID), *splitter.finish()]:
         pieces += [p.pcm for p in voice.synthesize(clause, speed=1.0, cancelled=lambda: False)]
     pcm = np.concatenate(pieces)
@@ -77,25 +81,22 @@ def onsets_s(vad: SileroVad, pcm: Pcm16) -> list[float]:
     return [e.sample / IN_RATE for e in edges if e.kind is EdgeKind.ONSET]
 
 
-def voiced(vad: SileroVad, pcm: Pcm16) -> int:
-    return int((vad.probabilities(to_float(pcm)) > 0.5).sum())
-
-
-def callers(ours: Pcm16, first: int) -> tuple[Pcm16, list[float]]:
-    """Four recordings, as loud as our voice; where each begins."""
-    line, at = np.zeros(len(ours) * IN_RATE // OUT_RATE), []
+def said_by(k: int, ours: Pcm16) -> np.ndarray:
+    """One recording from its first voiced sample on, as loud as our voice; float64 at 16 kHz."""
     loud = np.sqrt(np.square(ours[ours != 0].astype(np.float64)).mean())
-    for k in range(N_CALLERS):
-        start = FIRST_S + k * EVERY_S
-        said = clip(CALLERS[(first + k) % len(CALLERS)])[: int(LONGEST_S * IN_RATE)].astype(float)
-        voiced = np.abs(said) > 0.05 * np.abs(said).max()
-        said *= loud / np.sqrt(np.square(said[voiced]).mean())
-        lead = int(np.argmax(voiced))
-        said = said[lead:]
-        a = int(start * IN_RATE)
+    said = clip(CALLERS[k % len(CALLERS)])[: int(LONGEST_S * IN_RATE)].astype(np.float64)
+    voiced = np.abs(said) > 0.05 * np.abs(said).max()
+    said *= loud / np.sqrt(np.square(said[voiced]).mean())
+    return said[int(np.argmax(voiced)) :]
+
+
+def callers(ours: Pcm16, first: int, at: list[float]) -> np.ndarray:
+    """One recording at each time; float64 at 16 kHz, as long as ours."""
+    line = np.zeros(len(ours) * IN_RATE // OUT_RATE)
+    for k, start in enumerate(at):
+        said, a = said_by(first + k, ours), int(start * IN_RATE)
         line[a : a + len(said)] = said
-        at.append(start)
-    return line.astype(np.int16), at
+    return line
 
 
 def hits(onsets: list[float], at: list[float]) -> int:
@@ -105,44 +106,58 @@ def hits(onsets: list[float], at: list[float]) -> int:
 @pytest.mark.parametrize("mode", [EchoMode.ON, EchoMode.AUTO])
 def test_our_echo_alone_is_no_caller(ours, vad, mode):
     ours_in = resample(ours, OUT_RATE, IN_RATE)
-    held = bare = 0
+    early: list[tuple[int, int, bool]] = []
     for db, delay_ms, clipped in LINES:
         line = telephone(echo_of(ours_in, delay_ms, db, clipped=clipped))
+        assert onsets_s(vad, line), "unguarded it is one"
         clean, guard = guarded(ours, line, mode)
         assert guard.report.verdict is Echo.FOUND
-        held += voiced(vad, clean)
-        bare += voiced(vad, line)
-    # measured: up to 5 onsets over these 18 lines; the voice is never the same twice
-    assert held <= 0.05 * bare, f"{held} windows of voice, {bare} unguarded"
+        onsets = onsets_s(vad, clean)
+        assert all(at <= OURS_S + KNOWN_S for at in onsets), (db, delay_ms, clipped)
+        early += [(db, delay_ms, clipped)] * len(onsets)
+    # before it is known, it may be, once: 7 lines (auto) and 3 (on) of 18 when this was written
+    assert len(early) <= len(set(early)) <= 8, early
 
 
 @pytest.mark.parametrize("mode", [EchoMode.ON, EchoMode.AUTO])
-def test_callers_still_cut_in_over_an_echo(ours, vad, mode):
+def test_callers_cut_in_over_an_echo_as_they_do_without(ours, vad, mode):
     ours_in = resample(ours, OUT_RATE, IN_RATE)
     n = bare = guarded_hits = 0
-    for first, (db, delay_ms, clipped) in enumerate(LINES):
-        caller, at = callers(ours, N_CALLERS * first)
+    at = [FIRST_S + k * EVERY_S for k in range(N_CALLERS)]
+    for i, (db, delay_ms, clipped) in enumerate(LINES):
+        caller = callers(ours, N_CALLERS * i, at)
         n += len(at)
         bare += hits(onsets_s(vad, telephone(caller)), at)
         line = telephone(caller + echo_of(ours_in, delay_ms, db, clipped=clipped))
         guarded_hits += hits(onsets_s(vad, guarded(ours, line, mode)[0]), at)
     assert n >= 60
-    # measured: 68 of 72 (on), 67 (auto); without echo 72
-    assert guarded_hits >= 0.9 * bare, f"{guarded_hits} of {n}, {bare} without echo"
+    assert guarded_hits >= bare - 1, f"{guarded_hits} of {n}, {bare} without echo"
 
 
-def test_listening_costs_few_barge_ins_where_there_is_no_echo(ours, vad):
+@pytest.mark.parametrize("mode", [EchoMode.ON, EchoMode.AUTO])
+def test_without_an_echo_no_caller_is_lost(ours, vad, mode):
     n = bare = guarded_hits = 0
-    for first in range(0, N_CALLERS * len(LINES), 2 * N_CALLERS):
-        caller, at = callers(ours, first)
-        line = telephone(caller)
+    at = [FIRST_S + k * EVERY_S for k in range(N_CALLERS)]
+    for i in range(len(LINES) // 2):
+        line = telephone(callers(ours, N_CALLERS * i, at))
         n += len(at)
         bare += hits(onsets_s(vad, line), at)
-        clean, guard = guarded(ours, line, EchoMode.AUTO)
+        clean, guard = guarded(ours, line, mode)
         assert guard.report.verdict is Echo.NONE
         guarded_hits += hits(onsets_s(vad, clean), at)
-    # measured: 33 to 36 of 36; a caller in our first seconds, before the verdict, can be lost
-    assert guarded_hits >= 0.9 * bare, f"{guarded_hits} of {bare}"
+    assert n == bare == guarded_hits
+
+
+def test_nor_is_one_who_speaks_before_that_is_known(ours, vad):
+    ours = ours[: 5 * OUT_RATE]
+    late: list[float] = []
+    for k, after_s in enumerate((*EARLY_S, *EARLY_S)):
+        start = OURS_S + after_s
+        line = telephone(callers(ours, k, [start]))
+        bare, heard = onsets_s(vad, line), onsets_s(vad, guarded(ours, line, EchoMode.AUTO)[0])
+        assert heard, f"{after_s} s after our first sound"
+        late.append(heard[0] - bare[0])
+    assert max(late) <= 0.5, late  # that is how long our first words can hide them
 
 
 async def test_the_canceller_leaves_nothing_of_ours_to_recognise(ours):
