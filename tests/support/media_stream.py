@@ -72,14 +72,19 @@ def stop() -> dict[str, Any]:
     return {"event": "stop", "sequenceNumber": "9", "stop": body, "streamSid": STREAM}
 
 
+def _room(n: int) -> Pcm16:
+    return np.random.default_rng(n).integers(-4, 5, FRAME).astype(np.int16)
+
+
 class Platform:
-    """One call. `said`: what the caller will say; `played`: what the caller has heard, with the
-    time of each 20 ms, and `events`: everything that came, in order."""
+    """One call. played: what the caller has heard, without pauses; events: all that came."""
 
     def __init__(self, socket: websockets.ClientConnection) -> None:
         self.socket = socket
         self.events: list[dict[str, Any]] = []
         self.played: list[Pcm16] = []
+        self.idle = 0
+        """20 ms without sound since the last of it was played."""
         self.clears = 0
         self.thrown_away = 0  # samples that `clear` emptied
         self._said: deque[Pcm16] = deque()
@@ -126,7 +131,7 @@ class Platform:
         begin = loop.time()
         for n in itertools.count(1):
             await asyncio.sleep(max(0.0, begin + 0.02 * n - loop.time()))
-            said = self._said.popleft() if self._said else np.zeros(FRAME, np.int16)
+            said = self._said.popleft() if self._said else _room(n)
             await self.send(media(g711.encode_ulaw(said), n))
             await self._play()
 
@@ -140,9 +145,10 @@ class Platform:
                 data += entry
         while self._buffer and isinstance(self._buffer[0], str):
             await self.send(mark(str(self._buffer.popleft())))
+        self.idle = 0 if data else self.idle + 1
         if data:
             self.played.append(g711.decode_ulaw(data))
-            self._news.set()
+        self._news.set()
 
     async def until(self, what: Any, give_up_s: float = 30.0) -> None:
         """Until `what()` is true, looked at whenever something came."""
