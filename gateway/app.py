@@ -102,6 +102,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/api/token", token_endpoint, methods=["POST"]),
             Route("/api/calls", calls_endpoint, methods=["POST"]),
             Route("/rtc/offer", _offer, methods=["POST"]),
+            Route("/rtc/servers", _ice_servers),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             WebSocketRoute(TWILIO, TwilioDoor(gateway).serve),
             *ops_routes(),
@@ -182,6 +183,13 @@ async def _agents(request: Request) -> Response:
     return JSONResponse(
         {"agents": [n for n in gateway.stack.agent_names() if grant.allows_agent(n)]}
     )
+
+
+async def _ice_servers(request: Request) -> Response:
+    """By which servers the caller may reach us, as its RTCPeerConnection takes them."""
+    gateway: Gateway = request.app.state.gateway
+    servers = [server.for_client() for server in gateway.config.rtc.ice_servers]
+    return JSONResponse({"iceServers": servers}, headers={"cache-control": "no-store"})
 
 
 async def _offer(request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from voice_agent.errors import UsageError
 from voice_agent.keys import KeyFile
@@ -28,6 +28,35 @@ class EchoModes:
     @property
     def used(self) -> bool:
         return {self.page, self.realtime, self.telephone} != {EchoMode.OFF}
+
+
+@dataclass(frozen=True, slots=True)
+class IceServer:
+    """A STUN or TURN server for clients. urls: `turn:host:port?transport=udp` and the like."""
+
+    urls: tuple[str, ...]
+    username: str = ""
+    credential: str = field(default="", repr=False)
+
+    def for_client(self) -> dict[str, Any]:
+        """As a browser's RTCPeerConnection takes it."""
+        out: dict[str, Any] = {"urls": list(self.urls)}
+        if self.username:
+            out |= {"username": self.username, "credential": self.credential}
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class RtcNetwork:
+    """ports: UDP, the first and the last one; None: any.
+
+    public_address: IPv4, stands in answers instead of our own where a NAT maps it to us, port by
+    port. ice_servers: for clients; the server itself asks none.
+    """
+
+    ports: tuple[int, int] | None = None
+    public_address: str = ""
+    ice_servers: tuple[IceServer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +87,7 @@ class GatewayConfig:
     max_sdp_bytes: int = 64 << 10
     websocket_lead_ms: int = 100
     media_workers: int = 0
+    rtc: RtcNetwork = RtcNetwork()
     connect_timeout_s: float = 20.0
     twilio_auth_token: str = field(default="", repr=False)
     page: Literal["key", "public", "off"] = "key"

@@ -74,7 +74,9 @@ class Gateway:
         self.metrics = Metrics(self.gauges, self.stack.histograms)
         self.rtc_workers: Pool | None = None
         if config.media_workers:
-            self.rtc_workers = Pool("webrtc", config.media_workers, {"log": logs.chosen()})
+            network = {"ports": config.rtc.ports, "public_address": config.rtc.public_address}
+            settings = {"log": logs.chosen(), **network}
+            self.rtc_workers = Pool("webrtc", config.media_workers, settings)
             self.gauge_sources.append(self.rtc_workers.gauges)
         if config.echo.used:
             echo.load()
@@ -149,7 +151,9 @@ class Gateway:
         """Media of one WebRTC call. Raises CapacityError VA488 while no worker is up."""
         if self.rtc_workers is not None:
             return self.rtc_workers.line(on_message)
-        return NearLine(self.pacer, lambda tell: RtcLeg(tell, self.clock), on_message)
+        return NearLine(
+            self.pacer, lambda tell: RtcLeg(tell, self.clock, self.config.rtc), on_message
+        )
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new calls, let live ones finish within `timeout_s`, then hang up the rest."""

@@ -27,8 +27,10 @@ from voice_agent.clock import Clock
 from voice_agent.errors import InternalError, UsageError
 from voice_agent.types import Frame, Pcm16
 
+from .config import RtcNetwork
 from .media.opus import SILENT_BYTES, Encoder
 from .media.receive import OpusReceiver
+from .rtc_network import use_ports, with_public_address
 from .workers.host import Tell
 from .workers.link import Message
 
@@ -135,9 +137,10 @@ class RtcLeg:
     open: {"sdp": the offer, "channel": label of the data channel that texts go over}.
     """
 
-    def __init__(self, tell: Tell, clock: Clock) -> None:
+    def __init__(self, tell: Tell, clock: Clock, network: RtcNetwork) -> None:
         self._tell = tell
         self._clock = clock
+        self._network = network
         self._receiver = OpusReceiver()
         self._encoder: Encoder | None = None
         self._paused = False
@@ -150,7 +153,7 @@ class RtcLeg:
         self._connected = self._over = False
 
     async def open(self, offer: Message) -> Message:
-        """{"sdp": the answer}. Raises UsageError VA463."""
+        """{"sdp": the answer}. Raises UsageError VA463, CapacityError VA497 (ports)."""
         sdp = str(offer["sdp"])
         check_offer(sdp)
         dtx = asks_for_dtx(sdp)
@@ -166,8 +169,12 @@ class RtcLeg:
             log.info("unreadable offer: %s", type(error).__name__)
             raise UsageError("The SDP offer could not be read.", code="VA463") from error
         pc.addTrack(self._track)
+        ports, public = self._network.ports, self._network.public_address
+        if ports is not None:
+            use_ports(pc, ports, bool(public))
         await pc.setLocalDescription(await pc.createAnswer())
-        return {"sdp": with_opus_parameters(pc.localDescription.sdp, dtx=dtx)}
+        answer = with_opus_parameters(pc.localDescription.sdp, dtx=dtx)
+        return {"sdp": with_public_address(answer, public) if public else answer}
 
     def _on_track(self, remote: MediaStreamTrack) -> None:
         for receiver in self._pc.getReceivers():

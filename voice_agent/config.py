@@ -44,6 +44,7 @@ SECRETS = frozenset(
         "llm.api_key",
         "llm.second.api_key",
         "sip.trunk.password",
+        "rtc.ice_servers",
     }
 )
 DEFAULT_KV_MB = 512

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import get_args
+from typing import get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -48,7 +48,7 @@ def suggest(model: type[BaseModel], path: Sequence[str | int]) -> str:
 def section_of(model: type[BaseModel] | None, name: str) -> type[BaseModel] | None:
     """The model of a nested section, if `name` is one."""
     field = model.model_fields.get(name) if model else None
-    if field is None:
+    if field is None or get_origin(field.annotation) is tuple:  # a list of tables is a value
         return None
     for kind in (field.annotation, *get_args(field.annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):

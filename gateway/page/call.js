@@ -58,6 +58,12 @@ async function exchange(offer, agent, pass) {
   throw new CallError("refused", message);
 }
 
+// STUN and TURN servers by which the server may be reached; none of them is needed on one network.
+async function iceServers(pass) {
+  const response = await fetch("rtc/servers", { headers: pass }).catch(() => null);
+  return response?.ok ? (await response.json()).iceServers : [];
+}
+
 export class Call {
   // on: {event(data), input(stream), output(stream), connected(), closed(errorOrNull),
   //      outputLatency() -> s}
@@ -70,7 +76,9 @@ export class Call {
     this.stream = await microphone();
     if (this.closed) return this.release();
     this.on.input(this.stream);
-    const pc = (this.pc = new RTCPeerConnection({ iceServers: [] }));
+    const servers = await iceServers(pass);
+    if (this.closed) return this.release();
+    const pc = (this.pc = new RTCPeerConnection({ iceServers: servers }));
     this.channel = pc.createDataChannel("events");
     this.channel.onmessage = (message) => this.receive(JSON.parse(message.data));
     this.playback = new Playback(pc, (message) => this.send(message), this.on.outputLatency);

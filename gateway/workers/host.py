@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from gateway.media.echo import EchoGuard, EchoMode, EchoReport
 from gateway.pacer import Pacer
 from voice_agent.clock import Clock, MonotonicClock
-from voice_agent.errors import VoiceAgentError
+from voice_agent.errors import CapacityError, UsageError, VoiceAgentError
 from voice_agent.player import Player
 from voice_agent.types import Frame, Pcm16
 
@@ -214,11 +214,15 @@ class Host:
             line.guard_against_echo(EchoMode(offer.get("echo", "off")))
             self.link.tell(line.number, "opened", **answer)
         except VoiceAgentError as error:
-            self.link.tell(line.number, "refused", code=error.code, text=str(error.args[0]))
+            kinds = {UsageError: "usage", CapacityError: "capacity"}
+            self.link.tell(
+                line.number, "refused", code=error.code, text=str(error.args[0]),
+                why=kinds.get(type(error), "internal"),
+            )  # fmt: skip
         except Exception:
             log.exception("a line could not be opened")
             text = "The call could not be set up."
-            self.link.tell(line.number, "refused", code="VA464", text=text)
+            self.link.tell(line.number, "refused", code="VA464", text=text, why="internal")
 
     async def _close(self, line: HostLine) -> None:
         try:

@@ -16,7 +16,7 @@ voice ahead of the ear, `LEAD` samples at most beyond what was reported as playe
 
 Messages down                              | up
 ------------------------------------------ | ----------------------------------------------------
-open {..}: what a transport needs          | opened {..}, refused {code, text}: the answer to open
+open {..}: what a transport needs          | opened {..}, refused {code, text, why}: to open
 begin {reply}                              | connected {..}: media flows, a record each tick
 end {reply, total}: `total` samples is all | gone {why}: the other side left, why: hung_up or lost
 hold, resume, seek {reply, at},            | text {text}: of the client's own channel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from gateway.config import RtcNetwork
 from gateway.webrtc_leg import RtcLeg
 from voice_agent.clock import MonotonicClock
 
@@ -14,4 +15,6 @@ from .link import Message
 async def serve(sock: socket.socket, start: Message) -> None:
     """Until the core closes the socket."""
     clock = MonotonicClock()
-    await Host(lambda tell: RtcLeg(tell, clock), clock).run(sock)
+    ports = start.get("ports")
+    network = RtcNetwork(tuple(ports) if ports else None, start.get("public_address", ""))
+    await Host(lambda tell: RtcLeg(tell, clock, network), clock).run(sock)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.call_port import CallPort
-from voice_agent.errors import InternalError, UsageError
+from voice_agent.errors import CapacityError, InternalError, UsageError
 from voice_agent.types import Frame
 
 from .far_player import FarPlayer
@@ -21,6 +21,7 @@ from .link import UP, Link, Message, Records, UpFrame, up_frames
 log = logging.getLogger(__name__)
 
 CLOSE_S = 3.0  # after its link is closed a worker has so long to end by itself
+REFUSED = {"usage": UsageError, "capacity": CapacityError, "internal": InternalError}
 DIED = "the media worker of this call ended"
 
 
@@ -87,8 +88,7 @@ class FarLine:
             case {"type": "refused", "code": code, "text": text} if (
                 answer is not None and not answer.done()
             ):
-                kind = InternalError if code == "VA464" else UsageError
-                answer.set_exception(kind(text, code=code))
+                answer.set_exception(REFUSED[message["why"]](text, code=code))
             case {"type": "closed"}:
                 self._closed.set()
             case _:

@@ -19,7 +19,7 @@ import uvloop
 
 from gateway.app import create_app, uvicorn_config
 from gateway.auth import KeyRing
-from gateway.config import EchoModes, GatewayConfig, check_bind, is_loopback
+from gateway.config import EchoModes, GatewayConfig, IceServer, RtcNetwork, check_bind, is_loopback
 from gateway.media.echo import EchoMode
 from gateway.sip.settings import Encryption, SipSettings, Trunk
 from gateway.sip.settings import check as check_sip
@@ -76,6 +76,11 @@ def gateway_config(config: Config, port: int) -> GatewayConfig:
         max_calls=server.max_calls,
         max_http_replies=server.max_http_replies,
         media_workers=config.rtc.workers,
+        rtc=RtcNetwork(
+            ports=config.rtc.port_range,
+            public_address=config.rtc.public_address,
+            ice_servers=tuple(IceServer(**s.model_dump()) for s in config.rtc.ice_servers),
+        ),
         echo=EchoModes(**{name: EchoMode(mode) for name, mode in config.echo}),
         sip=sip_settings(config) if config.sip.enabled else None,
     )
