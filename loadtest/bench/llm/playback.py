@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 from engine.config import EngineConfig
@@ -19,6 +20,7 @@ from loadtest.bench.llm.own import ALONE_THREADS, policy_name
 from loadtest.bench.llm.talk import (
     APART_S,
     CYCLE_S,
+    SMALLER_APART_S,
     TARGET_S,
     Bursts,
     Ledger,
@@ -35,7 +37,8 @@ SECONDS = 120.0
 """That are judged, after `CYCLE_S` in which the calls begin."""
 SWEEP_S = 60.0
 SEEDS = 5
-MAX_SEQS = 256
+MAX_SEQS = 512
+"""More than there are calls: nobody waits for a place."""
 MOST_CALLS = 1024
 _DECODE_ROWS, _DECODE_TOKENS = 128, 200
 
@@ -53,6 +56,7 @@ def playback(bench: Bench) -> dict[str, Any]:
         "swept": swept,
         "calls": calls,
         "seeds": [_tried(bench, calls, rate, seconds, seed) for seed in seeds],
+        "smaller_bursts": _tried(bench, calls, rate, seconds, apart_s=SMALLER_APART_S),
         "without_bursts": _tried(bench, calls, rate, seconds, apart_s=0.0),
     }
 
@@ -108,12 +112,12 @@ def decoding(bench: Bench, n: int, n_tokens: int) -> list[Ask]:
 
 def sweep(bench: Bench, rate: float, seconds: float) -> list[dict[str, Any]]:
     """Both policies at numbers of calls whose tokens are 85-95 % of the decode rate."""
-    calls, load = rate / TOKENS_PER_S, 1.0
+    calls, found = rate / TOKENS_PER_S, 1.0
     tried = []
     for share in (WANTED, LOW, WANTED, HIGH):
-        calls = min(float(MOST_CALLS), max(4.0, calls * share / load))
+        calls = min(float(MOST_CALLS), max(4.0, calls * share / found))
         tried.append(_tried(bench, round(calls), rate, seconds))
-        load = tried[-1]["load"]
+        found = tried[-1]["load"]
     apart = {int(row["calls"]): row for row in tried[1:]}
     return [apart[calls] for calls in sorted(apart)]
 
@@ -134,7 +138,12 @@ def _tried(
 ) -> dict[str, Any]:
     every = scripts(bench, calls, CYCLE_S + seconds, seed, apart_s)
     rows = {p: _virtual(bench, p, every(), rate, seconds) for p in POLICIES}
-    return {"calls": calls, "load": rows["fcfs"]["load"], "policies": rows}
+    return {"calls": calls, "load": load(rows), "policies": rows}
+
+
+def load(rows: dict[str, dict[str, Any]]) -> float:
+    """Of the decode rate, the policies' mean: calls that wait longer ask for less."""
+    return fmean(float(row["load"]) for row in rows.values())
 
 
 def _virtual(
@@ -203,7 +212,8 @@ def show(body: dict[str, Any]) -> None:
         lines("sweep", tried["calls"], tried["policies"])
     for seed, tried in enumerate(body["seeds"]):
         lines(f"{body['seconds']:.0f} s, seed {seed}", tried["calls"], tried["policies"])
-    lines("without bursts", body["calls"], body["without_bursts"]["policies"])
+    for key in ("smaller_bursts", "without_bursts"):
+        lines(key.replace("_", " "), body["calls"], body[key]["policies"])
 
 
 def header(body: dict[str, Any]) -> None:

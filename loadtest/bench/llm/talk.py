@@ -2,8 +2,8 @@
 
 Calls take turn after turn: a short prompt behind a shared one, a reply of 20-300 tokens that
 becomes clauses, as some passage of the prose has them, and sound, then a pause while the caller
-speaks. Turns begin in bursts, as the calls of `Workload.spoken` do; every policy meets the same
-bursts, prompts and replies.
+speaks. Turns begin in bursts, each as large a share of the calls as the largest of 32 in
+`Workload.spoken`; every policy meets the same bursts, prompts and replies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from loadtest.bench.llm.measure import tail
 from loadtest.bench.llm.voice import SERVICE_S, TOKENS_PER_S, Voice
-from loadtest.bench.llm.workload import BURST, LONGEST, SHORTEST, Workload
+from loadtest.bench.llm.workload import BURST, LARGEST_BURST, LONGEST, SHORTEST, Workload
 
 PAUSE_S = (1.0, 3.0)
 TARGET_S = 0.6 + SERVICE_S
@@ -23,8 +23,10 @@ TARGET_S = 0.6 + SERVICE_S
 time."""
 CYCLE_S = (SHORTEST + LONGEST) / 2 / TOKENS_PER_S + sum(PAUSE_S) / 2
 """From one turn of a call to its next, on average, where nothing waits."""
-APART_S = CYCLE_S * BURST / 32
-"""Between bursts on average: each brings the share of the calls that one of `spoken` brings."""
+APART_S = CYCLE_S * LARGEST_BURST / 32
+"""Between bursts on average: each brings a quarter of the calls."""
+SMALLER_APART_S = CYCLE_S * BURST / 32
+"""Each brings the share that one of `spoken` brings on average, a seventh."""
 _JITTER_S = 0.02
 
 

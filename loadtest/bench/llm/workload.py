@@ -13,6 +13,7 @@ PREFIX, SHORT_REPLY = 410, 24
 """Tokens of a prefix that several requests begin with, not a whole number of blocks."""
 BURST = 4.5
 """Calls of a burst, on average."""
+LARGEST_BURST = 8
 SHORTEST, LONGEST = 20, 300
 """Tokens of a reply in the spoken workload."""
 
@@ -58,7 +59,7 @@ class Workload:
         times: list[float] = []
         at_s = 0.0
         while len(times) < n:
-            for _ in range(min(self._rng.randint(1, 8), n - len(times))):
+            for _ in range(min(self._rng.randint(1, LARGEST_BURST), n - len(times))):
                 times.append(at_s + self._rng.uniform(0.0, 0.02))
             at_s += self._rng.expovariate(1.0 / apart_s)
         return sorted(times)
