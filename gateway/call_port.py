@@ -79,6 +79,10 @@ class CallPort(Protocol):
         """None leaves a setting as it is. Raises UsageError naming what is not possible."""
         ...
 
+    def mute(self, on: bool) -> None:
+        """What was being said when muted is a turn."""
+        ...
+
     def commit_audio(self) -> bool:
         """False when nothing was heard since the last commit."""
         ...

@@ -9,7 +9,8 @@ import json
 from collections.abc import Callable
 from typing import Protocol
 
-from voice_agent.events import Event
+from voice_agent.errors import UsageError
+from voice_agent.events import CallFault, Event
 
 from .call_port import CallPort
 from .gateway import Gateway, LiveCall
@@ -17,6 +18,8 @@ from .page_events import behind_ms, page_event
 
 Tell = Callable[[str], None]
 """A text for the data channel; before that is open, texts wait."""
+MAX_TEXT = 1000
+"""Characters of a message that the caller types; the page takes no more."""
 
 
 class RtcSide(Protocol):
@@ -74,7 +77,21 @@ class PageSide:
             return
         if not isinstance(data, dict) or self._call is None:
             return
-        if data.get("type") == "hangup":
-            self._leave()
-        elif (ms := behind_ms(data)) is not None:
-            self._call.playing_behind(ms)
+        match data:
+            case {"type": "hangup"}:
+                self._leave()
+            case {"type": "mute", "on": bool(on)}:
+                self._call.mute(on)
+            case {"type": "text", "text": str(text)} if text.strip():
+                self._written(self._call, text.strip())
+            case _ if (ms := behind_ms(data)) is not None:
+                self._call.playing_behind(ms)
+
+    def _written(self, call: CallPort, text: str) -> None:
+        """Who writes interrupts as who speaks, and is answered aloud."""
+        call.cancel_reply()
+        try:
+            call.add_message("user", text[:MAX_TEXT])
+            call.respond()
+        except UsageError as error:
+            self.on_event(CallFault(error.code, str(error.args[0])))

@@ -3,33 +3,18 @@
 import { Call, CallError } from "./call.js";
 import { Meters } from "./meters.js";
 import { Pass } from "./pass.js";
+import { Sound } from "./sound.js";
 import { Transcript } from "./transcript.js";
+import { t, translate } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const RETRY_S = [1, 2, 4, 8];
 const FIRST_ANSWER = "thinking";
 
-const STATUS = {
-  idle: "Ready",
-  connecting: "Connecting…",
-  listening: "Listening",
-  hearing: "Hearing you",
-  thinking: "Thinking…",
-  speaking: "Speaking",
-  ended: "Call ended",
-  retrying: "Reconnecting…",
-};
+const ENDINGS = ["agent_goodbye", "idle_timeout", "max_duration", "operator_hung_up",
+  "server_draining", "server_error"]; // what has words of its own
 
-const ENDINGS = {
-  caller_hung_up: "Call ended",
-  agent_goodbye: "The agent said goodbye",
-  idle_timeout: "Ended: nobody spoke for a while",
-  max_duration: "Ended: the longest allowed call",
-  operator_hung_up: "Ended by the operator",
-  server_draining: "Ended: the server is shutting down",
-  server_error: "Ended by a fault of the server",
-};
-
+translate();
 const pass = new Pass();
 let call = null;
 let ended = "";
@@ -39,13 +24,24 @@ let timer = 0;
 let starting = false;
 
 const meters = new Meters({ input: $("level-in"), output: $("level-out") });
+const sound = new Sound({
+  mute: $("mute"), push: $("push"), microphone: $("microphone"), loudspeaker: $("loudspeaker"),
+  loudspeakerBox: $("loudspeaker-box"), volume: $("volume"), voice: $("voice"),
+}, {
+  mute: (on) => {
+    call?.mute(on);
+    if (document.body.dataset.state === "listening") show("listening");
+  },
+  microphone: (id) => call?.listenTo(id).catch((error) => call?.close(error)),
+});
 const transcript = new Transcript($("turns"), (text) => { $("spoken").textContent = text; });
 
-function show(state, words = STATUS[state]) {
+function show(state, words = t(state)) {
   document.body.dataset.state = state;
-  $("status").textContent = words;
+  $("status").textContent = sound.muted && state === "listening" ? t("muted") : words;
   const live = !["idle", "ended"].includes(state);
-  $("talk-label").textContent = live ? "End the call" : "Start talking";
+  $("talk-label").textContent = t(live ? "end" : "start");
+  $("during").hidden = !live || ["connecting", "retrying"].includes(state);
 }
 
 function notice(title, text = "", { steps = [], action = "", run = null } = {}) {
@@ -95,14 +91,14 @@ function onEvent(data) {
       if (document.body.dataset.state !== "hearing") show("speaking");
       break;
     case "done":
-      if (data.status === "interrupted") hush(call?.playback.behindMs);
+      if (["interrupted", "cancelled"].includes(data.status)) hush(call?.playback.behindMs);
       transcript.done(data.reply, data.status, data.heard);
       if (["speaking", "thinking"].includes(document.body.dataset.state)) show("listening");
       break;
     case "trace": transcript.trace(data); break;
     case "error":
       lastFault = data;
-      notice("Something went wrong", `${data.message} (${data.code})`);
+      notice(t("wrong"), `${data.message} (${data.code})`);
       break;
     case "ended": ended = data.reason; break;
   }
@@ -133,10 +129,11 @@ async function start() {
     connected: () => {
       attempts = 0;
       show("listening");
+      sound.begin();
     },
     closed: (error) => mine === call && finished(error),
   }));
-  mine.start($("agent").value, pass.headers).catch((error) => mine.close(
+  mine.start($("agent").value, pass.headers, sound.microphone).catch((error) => mine.close(
     error instanceof CallError ? error : new CallError("refused", error.message),
   ));
 }
@@ -149,41 +146,34 @@ function finished(error) {
   $("agent").disabled = false;
   if (ended || !error) {
     attempts = 0;
-    show("ended", ENDINGS[ended] || STATUS.ended);
-    if (ended === "server_error" && !lastFault) notice("The call ended", ENDINGS.server_error);
+    show("ended", t(ENDINGS.includes(ended) ? ended : "ended"));
+    if (ended === "server_error" && !lastFault) notice(t("call_ended"), t("server_error"));
     return;
   }
   explain(error, wasLive);
 }
 
-const again = { action: "Try again", run: () => { attempts = 0; start(); } };
+const again = { action: t("again"), run: () => { attempts = 0; start(); } };
 
 function explain(error, wasLive) {
   show("idle");
   $("welcome").hidden = $("turns").childElementCount > 0;
   switch (error.kind) {
     case "insecure":
-      notice("No microphone on an insecure page", "Browsers open the microphone only on https or "
-        + "on localhost. To reach this server from another machine, either", {
+      notice(t("insecure"), t("insecure_text"), {
         steps: [
-          "start it with `voice-agent up --tls-self-signed` and open its https address, or",
-          `make a tunnel \`ssh -L ${location.port || 80}:localhost:${location.port || 80} `
-            + `${location.hostname}\` and open \`http://localhost:${location.port || 80}\``,
+          t("insecure_tls"),
+          t("insecure_ssh", {
+            tunnel: `ssh -L ${location.port || 80}:localhost:${location.port || 80} `
+              + location.hostname,
+            address: `http://localhost:${location.port || 80}`,
+          }),
         ],
       });
       break;
-    case "microphone-denied":
-      notice("The microphone is blocked", "Allow it for this page in the address bar of your "
-        + "browser, then try again.", again);
-      break;
-    case "no-microphone":
-      notice("No microphone found", "Plug one in or choose one in your system's sound settings, "
-        + "then try again.", again);
-      break;
-    case "microphone-busy":
-      notice("The microphone is in use", "Another program holds it. Close that program, then try "
-        + "again.", again);
-      break;
+    case "microphone-denied": notice(t("denied"), t("denied_text"), again); break;
+    case "no-microphone": notice(t("none"), t("none_text"), again); break;
+    case "microphone-busy": notice(t("busy"), t("busy_text"), again); break;
     case "key":
       $("key-form").hidden = false;
       $("key").focus();
@@ -196,17 +186,16 @@ function explain(error, wasLive) {
       retry(error, wasLive);
       break;
     default:
-      notice("The call could not start", error.message, again);
+      notice(t("refused"), error.message, again);
   }
 }
 
 function countdown(error) {
   let left = Math.ceil(error.retryAfter);
-  const title = "All lines are busy";
   const tick = () => {
     if (left <= 0) return start();
-    notice(title, `${error.message} Trying again in ${left} s.`, {
-      action: "Stop trying", run: () => { calm(); show("idle"); },
+    notice(t("full"), `${error.message} ${t("trying", { s: left })}`, {
+      action: t("stop_trying"), run: () => { calm(); show("idle"); },
     });
     left -= 1;
     timer = setTimeout(tick, 1000);
@@ -216,16 +205,16 @@ function countdown(error) {
 
 function retry(error, wasLive) {
   if (attempts >= RETRY_S.length) {
-    notice("The connection is lost", error.message || "The server can't be reached.", again);
+    notice(t("lost"), error.message || t("unreachable"), again);
     attempts = 0;
     return;
   }
   const wait = RETRY_S[attempts];
   attempts += 1;
   show("retrying");
-  notice(wasLive ? "Connection lost" : "No connection",
-    `${error.message} Trying again in ${wait} s (${attempts} of ${RETRY_S.length}).`.trim(), {
-      action: "Stop trying",
+  notice(t(wasLive ? "lost_now" : "no_connection"),
+    `${error.message} ${t("trying_nth", { s: wait, n: attempts, of: RETRY_S.length })}`.trim(), {
+      action: t("stop_trying"),
       run: () => { calm(); attempts = 0; show("idle"); },
     });
   timer = setTimeout(start, wait * 1000);
@@ -251,7 +240,7 @@ async function admitted(key = "") {
     names = await pass.get(key);
   } catch (error) {
     if (error.kind === "unreachable" && !starting && !key) return false; // the button tries again
-    if (error.kind === "key" && key) $("key-hint").textContent = "That key is not known here.";
+    if (error.kind === "key" && key) $("key-hint").textContent = t("key_unknown");
     explain(error.kind === "refused" ? new CallError("refused", error.message) : error, false);
     return false;
   }
@@ -264,6 +253,14 @@ async function admitted(key = "") {
 }
 
 $("talk").addEventListener("click", toggle);
+$("write-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = $("write").value.trim();
+  if (!text || !call?.write(text)) return;
+  $("write").value = "";
+  transcript.written(text);
+  show(FIRST_ANSWER);
+});
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && call) call.hangUp();
 });

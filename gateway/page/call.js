@@ -16,7 +16,7 @@ const CONNECT_MS = 15000;
 const LOST_MS = 4000;
 const TAIL_MS = 450;
 
-async function microphone() {
+async function microphone(device) {
   if (!window.isSecureContext || !navigator.mediaDevices) {
     throw new CallError("insecure", "");
   }
@@ -24,6 +24,7 @@ async function microphone() {
     return await navigator.mediaDevices.getUserMedia({
       audio: {
         echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1,
+        ...(device && { deviceId: { exact: device } }),
       },
     });
   } catch (error) {
@@ -70,22 +71,20 @@ export class Call {
   constructor(on) {
     this.on = on;
     this.closed = false;
+    this.muted = false;
   }
 
-  async start(agent, pass) {
-    this.stream = await microphone();
+  // device: a microphone's id; "": the system's choice.
+  async start(agent, pass, device) {
+    await this.open(device);
     if (this.closed) return this.release();
-    this.on.input(this.stream);
     const servers = await iceServers(pass);
     if (this.closed) return this.release();
     const pc = (this.pc = new RTCPeerConnection({ iceServers: servers }));
     this.channel = pc.createDataChannel("events");
     this.channel.onmessage = (message) => this.receive(JSON.parse(message.data));
     this.playback = new Playback(pc, (message) => this.send(message), this.on.outputLatency);
-    for (const track of this.stream.getAudioTracks()) {
-      pc.addTrack(track, this.stream);
-      track.onended = () => this.close(new CallError("no-microphone", ""));
-    }
+    this.sender = pc.addTrack(this.stream.getAudioTracks()[0], this.stream);
     pc.ontrack = (event) => this.on.output(event.streams[0] || new MediaStream([event.track]));
     pc.onconnectionstatechange = () => this.watch();
     this.timer = setTimeout(
@@ -102,6 +101,38 @@ export class Call {
     }
   }
 
+  async open(device) {
+    const stream = await microphone(device);
+    for (const track of this.stream?.getTracks() || []) {
+      track.onended = null;
+      track.stop();
+    }
+    this.stream = stream;
+    const [track] = stream.getAudioTracks();
+    track.enabled = !this.muted;
+    track.onended = () => this.close(new CallError("no-microphone", ""));
+    this.on.input(stream);
+  }
+
+  // Another microphone in the middle of the call.
+  async listenTo(device) {
+    await this.open(device);
+    if (this.closed) return this.release();
+    await this.sender?.replaceTrack(this.stream.getAudioTracks()[0]);
+  }
+
+  // The server is told too: what was just being said is a turn then, and silence is not waited for.
+  mute(on) {
+    if (this.muted === on) return;
+    this.muted = on;
+    for (const track of this.stream?.getAudioTracks() || []) track.enabled = !on;
+    this.send({ type: "mute", on });
+  }
+
+  write(text) {
+    return this.send({ type: "text", text });
+  }
+
   gathered() {
     if (this.pc.iceGatheringState === "complete") return Promise.resolve();
     return new Promise((done) => {
@@ -116,6 +147,7 @@ export class Call {
     if (state === "connected") {
       clearTimeout(this.timer);
       this.playback.start();
+      if (this.muted) this.send({ type: "mute", on: true });
       this.on.connected();
     } else if (state === "disconnected") {
       clearTimeout(this.timer);

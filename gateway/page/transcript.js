@@ -2,6 +2,7 @@
 // up as they are heard, and what was cut off stays dim and struck through.
 
 import { waterfall } from "./waterfall.js";
+import { t } from "./words.js";
 
 const make = (tag, className) => {
   const element = document.createElement(tag);
@@ -51,7 +52,7 @@ export class Transcript {
   partial(turn, confirmed, tail) {
     const follow = this.atEnd();
     if (!this.turns.has(turn)) {
-      const entry = this.add("caller", "You");
+      const entry = this.add("caller", t("you"));
       entry.sure = make("span");
       entry.guess = make("span", "guess");
       entry.text.append(entry.sure, entry.guess);
@@ -73,7 +74,12 @@ export class Transcript {
     }
     this.partial(turn, text, "");
     this.turns.get(turn).item.classList.remove("open");
-    this.announce(`You: ${text}`);
+    this.announce(`${t("you")}: ${text}`);
+  }
+
+  // What the caller typed.
+  written(text) {
+    this.add("caller", t("you")).text.textContent = text;
   }
 
   reopened(turn) {
@@ -90,7 +96,7 @@ export class Transcript {
     if (!entry) return;
     const follow = this.atEnd();
     if (!entry.item) {
-      Object.assign(entry, this.add("agent", "Agent"));
+      Object.assign(entry, this.add("agent", t("agent")));
       entry.lit = make("span", "heard");
       entry.rest = make("span", "rest");
       entry.text.append(entry.lit, entry.rest);
@@ -121,11 +127,11 @@ export class Transcript {
     } else {
       entry.heard = Math.min(heard.length, entry.written.length);
       entry.item.classList.add("cut");
-      entry.rest.title = "not heard";
+      entry.rest.title = t("not_heard");
       if (!entry.heard) entry.item.classList.add("unheard");
     }
     this.paint(entry);
-    this.announce(`Agent: ${entry.written.slice(0, entry.heard)}`);
+    this.announce(`${t("agent")}: ${entry.written.slice(0, entry.heard)}`);
   }
 
   trace(data) {

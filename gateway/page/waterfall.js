@@ -1,5 +1,7 @@
 // One turn's latency as bars on a common axis: 0 ms is the caller's last sound.
 
+import { t } from "./words.js";
+
 const STAGES = [
   ["End of turn", "speech_end", "commit", "your last sound, until we were sure you had finished"],
   ["Transcript", "pause", "transcript", "recognising the last words"],
@@ -54,7 +56,7 @@ export function waterfall(trace) {
   const details = make("details", "trace");
   const summary = make("summary");
   summary.append(
-    make("b", "", `${Math.round(total)} ms`), make("span", "", " from your last sound to ours"),
+    make("b", "", `${Math.round(total)} ms`), make("span", "", ` ${t("from_you")}`),
   );
   const strip = make("span", "strip");
   strip.setAttribute("aria-hidden", "true");

@@ -3,7 +3,7 @@
 //   node drive.mjs '{"url": ..., "chromium": ..., "wav": ..., "shots": DIR, "scene": ..., ...}'
 //
 // scenes: call (a whole conversation with a barge-in), behind, idle, full, key, insecure,
-//         denied, lost, ops (somebody is on the line), ops-key
+//         denied, lost, sound (muting, holding to talk, typing, volume), ops (somebody is on the line), ops-key
 
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
@@ -25,7 +25,7 @@ if (o.wav) flags.push(`--use-file-for-fake-audio-capture=${o.wav}`);
 const browser = await chromium.launch({ executablePath: o.chromium, headless: true, args: flags });
 const context = await browser.newContext({
   viewport: { width: o.width, height: o.height }, colorScheme: o.color || "light",
-  reducedMotion: o.reduced ? "reduce" : "no-preference", ignoreHTTPSErrors: true,
+  locale: o.locale || "en-GB", reducedMotion: o.reduced ? "reduce" : "no-preference", ignoreHTTPSErrors: true,
 });
 const page = await context.newPage();
 page.setDefaultTimeout(o.timeout);
@@ -141,7 +141,11 @@ async function conversation() {
 
 const scenes = {
   call: conversation,
-  idle: async () => { await shot("idle"); },
+  idle: async () => {
+    saw.status = await status();
+    saw.language = await page.evaluate(() => document.documentElement.lang);
+    await shot(o.locale ? `idle-${o.locale}` : "idle");
+  },
   full: async () => {
     await page.click("#talk");
     await page.waitForSelector("#notice:not([hidden])");
@@ -177,6 +181,46 @@ const scenes = {
     await page.waitForSelector("#notice:not([hidden])");
     saw.notice = await page.textContent("#notice");
     await shot("denied");
+  },
+  sound: async () => {
+    saw.words = await page.textContent("#mute");
+    await page.click("#talk");
+    await state("listening", "hearing", "thinking", "speaking");
+    const live = () => page.evaluate(() => window.sent.filter((m) => m.type === "mute").map((m) => m.on));
+    const enabled = () => page.evaluate(() => window.track.enabled);
+    await page.click("#mute");
+    saw.status_muted = await status();
+    saw.muted = { told: await live(), enabled: await enabled(), pressed: await page.getAttribute("#mute", "aria-pressed") };
+    await page.click("#mute");
+    saw.unmuted = { told: await live(), enabled: await enabled() };
+    await page.click("#sound summary");
+    await page.check("#push");
+    saw.push = { told: await live(), enabled: await enabled() };
+    await page.focus("#talk"); // where the focus is after a click: it must not hang up
+    await page.keyboard.down("Space");
+    saw.held = { told: await live(), enabled: await enabled() };
+    await page.keyboard.up("Space");
+    saw.released = { told: await live(), enabled: await enabled() };
+    await page.$eval("#volume", (e) => { e.value = 40; e.dispatchEvent(new Event("input")); });
+    saw.volume = await page.$eval("#voice", (e) => e.volume);
+    saw.microphones = await texts("#microphone option");
+    await page.selectOption("#microphone", { index: 1 });
+    await page.waitForFunction((old) => window.track !== old, await page.evaluateHandle(() => window.track));
+    saw.other_microphone = { enabled: await enabled() };
+    await shot("sound");
+    saw.axe = await faults();
+    await page.uncheck("#push");
+    await page.fill("#write", "When do you open?");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelectorAll(".agent").length > 0);
+    saw.typed = await texts(".caller p");
+    saw.space_is_typed = await (async () => {
+      await page.focus("#write");
+      await page.keyboard.type("a b");
+      return page.inputValue("#write");
+    })();
+    await page.reload();
+    saw.remembered = await page.$eval("#volume", (e) => e.value);
   },
   ops: async () => {
     await page.waitForSelector("#calls tr");
@@ -218,6 +262,19 @@ const scenes = {
 try {
   if (o.scene === "insecure") {
     await page.addInitScript(() => Object.defineProperty(window, "isSecureContext", { value: false }));
+  }
+  if (o.scene === "sound") {
+    await page.addInitScript(() => { // what leaves: messages to the server, and the microphone in use
+      window.sent = [];
+      const send = RTCDataChannel.prototype.send;
+      RTCDataChannel.prototype.send = function (text) { window.sent.push(JSON.parse(text)); send.call(this, text); };
+      const get = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+      navigator.mediaDevices.getUserMedia = async (wanted) => {
+        const stream = await get(wanted);
+        [window.track] = stream.getAudioTracks();
+        return stream;
+      };
+    });
   }
   await page.goto(o.url);
   await page.waitForLoadState("networkidle");

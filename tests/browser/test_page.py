@@ -95,6 +95,41 @@ def test_a_lost_connection_is_retried(drive: Drive, server_url: str) -> None:
     assert saw["connected"]
 
 
+@pytest.mark.parametrize("width", [320, 1280])
+def test_muting_holding_to_talk_typing_and_devices(drive: Drive, width: int) -> None:
+    stack = FakeStack(transcripts=("",))
+    with serving_on_thread(stack) as server:
+        saw = drive(server.url, "sound", width=width)
+    check(saw)
+    assert saw["muted"] == {"told": [True], "enabled": False, "pressed": "true"}
+    assert saw["status_muted"] in ("You are muted", "Hearing you")
+    assert saw["unmuted"] == {"told": [True, False], "enabled": True}
+    assert saw["push"] == {"told": [True, False, True], "enabled": False}
+    assert saw["held"] == {"told": [True, False, True, False], "enabled": True}
+    assert saw["released"] == {"told": [True, False, True, False, True], "enabled": False}
+    assert stack.calls[0].mutes[:5] == [True, False, True, False, True]
+    assert saw["volume"] == pytest.approx(0.4)
+    assert len(saw["microphones"]) > 1, "the browser's fake devices are offered"
+    assert saw["other_microphone"] == {"enabled": False}, "another microphone is as muted"
+    assert stack.calls[0].messages == [("user", "When do you open?")]
+    assert saw["typed"][-1] == "When do you open?"
+    assert saw["space_is_typed"] == "a b"
+    assert saw["remembered"] == "40"
+
+
+@pytest.mark.parametrize(
+    ("locale", "words"),
+    [("de-AT", "Bereit"), ("fr-FR", "Prêt"), ("es-MX", "Listo"), ("sw-KE", "Ready")],
+)
+def test_the_page_speaks_the_browsers_language(
+    drive: Drive, server_url: str, locale: str, words: str
+) -> None:
+    saw = drive(server_url, "idle", locale=locale, width=320, height=700)
+    check(saw)
+    assert saw["status"] == words
+    assert saw["language"] == (locale[:2] if words != "Ready" else "en")
+
+
 @pytest.mark.parametrize(("width", "color"), [(360, "light"), (1280, "dark")])
 def test_the_operator_sees_who_is_on_the_line_and_hangs_up(
     drive: Drive, width: int, color: str

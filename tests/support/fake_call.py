@@ -92,6 +92,7 @@ class FakeCall:
     behind_ms: list[int] = field(default_factory=list)
     echo_notes: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    mutes: list[bool] = field(default_factory=list)
     ended: EndReason | None = None
     underruns: int = 0
 
@@ -316,6 +317,9 @@ class FakeCall:
     def truncate(self, reply: ReplyId, audio_ms: int) -> int:
         self.truncations.append((reply, audio_ms))
         return audio_ms
+
+    def mute(self, on: bool) -> None:
+        self.mutes.append(on)
 
     def playing_behind(self, ms: int) -> None:
         self.behind_ms.append(ms)
