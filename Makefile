@@ -18,7 +18,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels test test-browser test-sanitized audit lint type bench bench-engine bench-kernels bench-peers bench-conversation load clean
+.PHONY: help install up kernels test test-browser test-sanitized fuzz audit lint type bench bench-engine bench-kernels bench-peers bench-conversation load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ test-sanitized: $(INSTALL_DONE) ## The native kernels under AddressSanitizer and
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	$(BIN)/python -m pytest -p no:cacheprovider -m "not gpu" tests/kernels/test_linear_group.py tests/kernels/test_native_ops.py \
 	tests/kernels/test_cuda_linear_group.py tests/kernels/test_cuda_paged_attention_decode.py $(ARGS)
+
+fuzz: $(INSTALL_DONE) ## Damaged messages to every parser, many more than `make test` tries. FUZZ_EXAMPLES=20000
+	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
 audit: $(INSTALL_DONE) ## Known weaknesses of the pinned packages; needs the advisory service of pypi.org.
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints/cpu.txt

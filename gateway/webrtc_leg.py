@@ -24,13 +24,14 @@ from aiortc import (
 from aiortc.mediastreams import MediaStreamError
 
 from voice_agent.clock import Clock
-from voice_agent.errors import InternalError, UsageError
+from voice_agent.errors import InternalError, UsageError, VoiceAgentError
 from voice_agent.types import Frame, Pcm16
 
 from .config import RtcNetwork
 from .media.opus import SILENT_BYTES, Encoder
 from .media.receive import OpusReceiver
 from .rtc_network import use_ports, with_public_address
+from .rtc_offer import check_offer
 from .workers.host import Tell
 from .workers.link import Message
 
@@ -122,14 +123,6 @@ def with_opus_parameters(sdp: str, *, dtx: bool = False) -> str:
     return "\r\n".join(lines) + "\r\n"
 
 
-def check_offer(sdp: str) -> None:
-    """UsageError naming what the offer lacks."""
-    if "m=audio" not in sdp:
-        raise UsageError("The SDP offer has no audio: add a microphone track.", code="VA463")
-    if "opus/48000" not in sdp.lower():
-        raise UsageError("The SDP offer has no Opus.", code="VA463")
-
-
 class RtcLeg:
     """Owns one peer connection from offer to close; a `gateway.workers.host.Leg`.
 
@@ -165,14 +158,16 @@ class RtcLeg:
         pc.on("connectionstatechange", self._on_state)
         try:
             await pc.setRemoteDescription(RTCSessionDescription(sdp, "offer"))
+            pc.addTrack(self._track)
+            ports, public = self._network.ports, self._network.public_address
+            if ports is not None:
+                use_ports(pc, ports, bool(public))
+            await pc.setLocalDescription(await pc.createAnswer())
+        except VoiceAgentError:
+            raise
         except Exception as error:
             log.info("unreadable offer: %s", type(error).__name__)
             raise UsageError("The SDP offer could not be read.", code="VA463") from error
-        pc.addTrack(self._track)
-        ports, public = self._network.ports, self._network.public_address
-        if ports is not None:
-            use_ports(pc, ports, bool(public))
-        await pc.setLocalDescription(await pc.createAnswer())
         answer = with_opus_parameters(pc.localDescription.sdp, dtx=dtx)
         return {"sdp": with_public_address(answer, public) if public else answer}
 
@@ -240,7 +235,9 @@ class RtcLeg:
     async def close(self) -> None:
         self._over = True
         self._track.stop()
-        await self._pc.close()
-        self._receiver.close()
-        if self._encoder is not None:
-            self._encoder.close()
+        try:
+            await self._pc.close()
+        finally:
+            self._receiver.close()
+            if self._encoder is not None:
+                self._encoder.close()
