@@ -100,6 +100,7 @@ def test_only_what_begins_in_the_judged_time_is_judged() -> None:
     assert body["turns"] == 1
     assert body["late"] == 1
     assert body["tokens_per_s"] == 3.0
+    assert body["all_tokens"] == 90
     assert body["load"] == 0.5
     assert body["first_sound_ms"]["p50"] == pytest.approx(2000 + 1000 * SERVICE_S)
 

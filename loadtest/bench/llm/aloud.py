@@ -21,9 +21,8 @@ from loadtest.bench.llm.playback import HIGH, LOW, POLICIES, WANTED, decoding
 from loadtest.bench.llm.talk import APART_S, CYCLE_S, Ledger, Script, decode_rate
 from loadtest.bench.llm.workload import Ask
 
-SECONDS = 100.0
+SECONDS = 60.0
 """That are judged, after `CYCLE_S` in which the calls begin."""
-_SWEEP_S = 20.0
 _DECODE_TOKENS = 200
 
 
@@ -38,7 +37,7 @@ def aloud(bench: Bench) -> dict[str, Any]:
     if not quick and not LOW <= p.load(rows) <= HIGH:
         calls = round(calls * WANTED / p.load(rows))
         rows = _played(bench, calls, rate, seconds)
-    ratio = rows["deadline"]["tokens_per_s"] / max(rows["fcfs"]["tokens_per_s"], 1e-9)
+    ratio = rows["deadline"]["all_tokens"] / max(rows["fcfs"]["all_tokens"], 1)
     return p.about(bench) | {
         "decode_rows": n,
         "decode_tokens_per_s": rate,
@@ -56,7 +55,7 @@ def aloud(bench: Bench) -> dict[str, Any]:
 
 def _calls_per_rate(bench: Bench) -> float:
     rate = p.virtual_rate(bench)
-    return p.wanted(p.sweep(bench, rate, _SWEEP_S)) / rate
+    return p.calls_wanted(bench, rate, SECONDS) / rate
 
 
 def _played(bench: Bench, calls: int, rate: float, seconds: float) -> dict[str, Any]:
@@ -72,6 +71,7 @@ def _played(bench: Bench, calls: int, rate: float, seconds: float) -> dict[str, 
             "step_ms_max": stats.step_ms_max,
             "preemptions": stats.preemptions_total,
         }
+        p.lines(f"played, {rows[policy]['all_tokens']} tokens", calls, {policy: rows[policy]})
     return rows
 
 

@@ -7,7 +7,7 @@ several seeds. `aloud` plays it on the real engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -112,9 +112,22 @@ def decoding(bench: Bench, n: int, n_tokens: int) -> list[Ask]:
 
 def sweep(bench: Bench, rate: float, seconds: float) -> list[dict[str, Any]]:
     """Both policies at numbers of calls whose tokens are 85-95 % of the decode rate."""
+    return _tries(bench, rate, seconds, (WANTED, LOW, WANTED, HIGH))
+
+
+def calls_wanted(bench: Bench, rate: float, seconds: float) -> int:
+    """The number of calls in the middle of the range."""
+    return wanted(_tries(bench, rate, seconds, (WANTED, WANTED)))
+
+
+def _tries(
+    bench: Bench, rate: float, seconds: float, shares: Sequence[float]
+) -> list[dict[str, Any]]:
+    """For each share of the rate the number of calls that asks for it, by what the one before it
+    asked for; the first is a guess and left out."""
     calls, found = rate / TOKENS_PER_S, 1.0
     tried = []
-    for share in (WANTED, LOW, WANTED, HIGH):
+    for share in shares:
         calls = min(float(MOST_CALLS), max(4.0, calls * share / found))
         tried.append(_tried(bench, round(calls), rate, seconds))
         found = tried[-1]["load"]
@@ -123,7 +136,7 @@ def sweep(bench: Bench, rate: float, seconds: float) -> list[dict[str, Any]]:
 
 
 def wanted(swept: list[dict[str, Any]]) -> int:
-    """The number of calls in the middle of the range."""
+    """The tried number of calls that is nearest to it."""
     nearest = min(swept, key=lambda row: abs(float(row["load"]) - WANTED))
     return int(nearest["calls"])
 

@@ -87,7 +87,7 @@ class Ledger:
 
     def __init__(self, from_s: float, until_s: float) -> None:
         self._from_s, self._until_s = from_s, until_s
-        self._tokens = 0
+        self._tokens = self._all_tokens = 0
         self._turns: list[tuple[float, Voice]] = []
 
     def open(self, asked_s: float, cuts: Sequence[int]) -> Voice:
@@ -98,11 +98,13 @@ class Ledger:
         return voice
 
     def note(self, now: float, n_tokens: int) -> None:
+        self._all_tokens += n_tokens
         if self._from_s <= now <= self._until_s:
             self._tokens += n_tokens
 
     def body(self, decode_rate: float) -> dict[str, Any]:
-        """decode_rate: tokens/s that the engine makes of nothing but decoding rows."""
+        """decode_rate: tokens/s that the engine makes of nothing but decoding rows. all_tokens:
+        from the run's start on, so that who makes them earlier has no advantage."""
         first = [
             1000 * (voice.started_s - asked_s)
             for asked_s, voice in self._turns
@@ -116,6 +118,7 @@ class Ledger:
             "silent_s": sum(voice.dry_s for _, voice in self._turns),
             "silence_ms": tail([1000 * v.longest_dry_s for _, v in self._turns if v.underruns]),
             "tokens_per_s": rate,
+            "all_tokens": self._all_tokens,
             "load": rate / decode_rate,
             "first_sound_ms": tail(first),
         }
