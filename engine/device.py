@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import CapacityError, UsageError
+from kernels import compile_watch
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,9 @@ class Device(Protocol):
     def send(self, array: NDArray[Any]) -> Tensor:
         """The same numbers on the device; does not wait for it."""
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """`work`, ready to be done again on the same memory at the cost of one launch."""
+    def capture(self, work: Callable[[], None], what: str) -> Callable[[], None]:
+        """`work`, ready to be done again on the same memory at the cost of one launch. what: it is,
+        for the log."""
 
     def watch(self, on: bool) -> None:
         """Whether a kernel that has to be compiled from here on is told in the log."""
@@ -82,7 +84,7 @@ class HostDevice:
     def send(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None], what: str) -> Callable[[], None]:
         return work
 
     def watch(self, on: bool) -> None:
@@ -133,7 +135,7 @@ class CudaDevice:
     def send(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).pin_memory().to("cuda", non_blocking=True)
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None], what: str) -> Callable[[], None]:
         """All graphs share one pool of memory: capture the largest first."""
         with self.work(DECODE):
             stream = torch.cuda.current_stream()
@@ -146,6 +148,7 @@ class CudaDevice:
                 graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
             ):
                 work()
+        compile_watch.note(f"CUDA graph of {what}")
         return graph.replay
 
     def watch(self, on: bool) -> None:

@@ -12,7 +12,7 @@ from engine.device import Device
 from engine.gpu_choice import DeviceChoice
 from engine.models.gpu import GpuLlama
 from engine.step_inputs import StepInputs
-from kernels.resolve import resolve
+from kernels.resolve import module_for
 
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 80, 96)
 _STRIDE = 32
@@ -53,13 +53,21 @@ class DecodeGraphs:
         self._tokens = tokens
         self._choice = choice
         self.chosen = torch.zeros(most, dtype=torch.int64, device=model.device)
-        self._attention = resolve("paged_attention_decode", device.name)
+        c = model.config
+        attention = module_for(
+            "paged_attention_decode", device.name, dtype=model.dtype, head_dim=c.head_dim
+        )
+        self._attention = attention.paged_attention_decode
+        queries = torch.empty(most, c.heads, c.head_dim, dtype=model.dtype, device=model.device)
+        self._room = attention.decode_workspace(queries, cache[0], inputs.fields.tables, c.window)
         self._recorded: dict[int, Callable[[], None]] = {}
 
     def capture(self) -> None:
         """Record every size, the largest first: the others fit into its memory."""
         for size in reversed(self.sizes):
-            self._recorded[size] = self._device.capture(partial(self._compute, size))
+            self._recorded[size] = self._device.capture(
+                partial(self._compute, size), f"a decode step of {size} rows"
+            )
 
     def size_for(self, n_rows: int) -> int:
         """The smallest size that holds so many rows (`n_rows` at most the largest)."""
@@ -79,8 +87,9 @@ class DecodeGraphs:
 
         def attend(q: Tensor, kept: Tensor) -> Tensor:
             out: Tensor = self._attention(
-                q, kept, tables, seen, scale=model.scale, window=model.config.window
-            )
+                q, kept, tables, seen, scale=model.scale, window=model.config.window,
+                workspace=self._room,
+            )  # fmt: skip
             return out
 
         ids = resolve_pending(given.ids[:size], given.sources[:size], self._tokens)

@@ -13,9 +13,12 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import cache
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import torch
+
+from kernels import cuda_build, tuning
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,24 @@ def _no_triton() -> str:
     return why
 
 
+def _cuda_for(op: str) -> _Usable:
+    """CUDA C++ for an operation: where the device's tuning file says that it won, and it loads."""
+
+    def usable(device: str) -> bool:
+        if device != "cuda" or not torch.cuda.is_available():
+            return False
+        if tuning.implementation(op, torch.device(device)) != "cuda":
+            return False
+        try:
+            cuda_build.library()
+        except cuda_build.CudaUnavailable as why:
+            log.warning("kernel %s: CUDA C++ is faster on this GPU but not to be had: %s", op, why)
+            return False
+        return True
+
+    return usable
+
+
 _REFERENCE: tuple[str, _Usable] = ("reference", _always)
 _GPU: tuple[tuple[str, _Usable], ...] = (("triton", _triton), _REFERENCE)
 
@@ -61,7 +82,7 @@ _CANDIDATES: dict[str, tuple[tuple[str, _Usable], ...]] = {
     "linear_w8": (("fbgemm", _cpu_with_fbgemm), _REFERENCE),
     "logits_mask": _GPU,
     "paged_attention": (_REFERENCE,),
-    "paged_attention_decode": _GPU,
+    "paged_attention_decode": (("cuda", _cuda_for("paged_attention_decode")), *_GPU),
     "paged_attention_prefill": _GPU,
     "rms_norm": _GPU,
     "rms_norm_add": _GPU,
@@ -91,7 +112,16 @@ def resolve(op: str, device: str | torch.device = "cpu") -> Any:
 
     Raises KeyError for an unknown operation.
     """
-    return _resolve(op, torch.device(device).type)
+    return getattr(module_for(op, device), op)
+
+
+def module_for(op: str, device: str | torch.device = "cpu", **given: Any) -> ModuleType:
+    """Where that callable is, with what belongs to it (`decode_workspace`).
+
+    given: what it will be called with, if the caller knows: a module whose `takes` refuses that is
+    passed over.
+    """
+    return _module(op, torch.device(device).type, tuple(sorted(given.items())))
 
 
 def chosen() -> dict[tuple[str, str], str]:
@@ -100,11 +130,13 @@ def chosen() -> dict[tuple[str, str], str]:
 
 
 @cache
-def _resolve(op: str, device: str) -> Any:
+def _module(op: str, device: str, given: tuple[tuple[str, Any], ...]) -> ModuleType:
     for name, usable in _CANDIDATES[op]:
         if usable(device):
             module = importlib.import_module(f"kernels.{_FOLDERS.get(op, op)}.{name}")
+            if given and hasattr(module, "takes") and not module.takes(**dict(given)):
+                continue
             log.info("kernel %s on %s: %s", op, device, name)
             _chosen[op, device] = name
-            return getattr(module, op)
+            return module
     raise AssertionError(f"{op} has no reference")

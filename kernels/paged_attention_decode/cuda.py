@@ -24,6 +24,11 @@ COUNTERS = 1 << 14
 """Words at the start of a workspace that count a row's blocks; zero between launches."""
 
 
+def takes(dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether these kernels are made for such queries; `paged_attention_decode` names the rest."""
+    return dtype in (torch.float16, torch.bfloat16) and head_dim in HEAD_DIMS
+
+
 def decode_workspace(q: Tensor, cache: Tensor, tables: Tensor, window: int = 0) -> Tensor:
     """Room for the splits of any call with up to q's rows on this cache: fp32.
 

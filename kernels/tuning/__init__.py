@@ -5,7 +5,12 @@ this file (`sm_90.json`), where there is one, replaces some of them:
 
     {"linear_group": {"decode": {"BLOCK_N": 32, "num_warps": 4, "num_stages": 4}}}
 
-It is read once. `python -m loadtest.gpu` measures candidates under `using` and writes the file.
+Beside the operations, "implementations" says which other implementation than Triton's was measured
+to be faster on this GPU; `kernels.resolve` takes that, and Triton's where nothing is said:
+
+    {"implementations": {"paged_attention_decode": "cuda"}}
+
+The file is read once. `python -m loadtest.gpu` measures candidates and writes it.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ Launch: TypeAlias = Mapping[str, int]
 """Constexprs of a kernel by name, num_warps and num_stages: keywords of its launch."""
 Table: TypeAlias = Mapping[str, Mapping[str, Launch]]
 """Operation -> class of shapes -> Launch."""
+
+IMPLEMENTATIONS = "implementations"
 
 _HERE = Path(__file__).parent
 _overrides: list[Table] = []
@@ -57,17 +64,36 @@ def using(table: Table) -> Iterator[None]:
         _overrides.pop()
 
 
+def implementation(op: str, device: torch.device) -> str | None:
+    """The implementation that the device's file names for an operation, if any."""
+    path = _HERE / f"{arch(device)}.json"
+    return _implementations(path).get(op)
+
+
+def read_implementations(path: Path) -> dict[str, str]:
+    """Operation -> implementation. Raises ValueError, naming the file, for anything but names."""
+    try:
+        named = json.loads(path.read_text("utf-8")).get(IMPLEMENTATIONS, {})
+        fine = all(type(name) is str for name in named.values())
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not fine:
+        raise ValueError(f"{path}: {IMPLEMENTATIONS} must be names")
+    return dict(named)
+
+
 def read(path: Path) -> Table:
     """A table in a file. Raises ValueError, naming the file, unless all its values are integers."""
     try:
         table = json.loads(path.read_text("utf-8"))
+        table.pop(IMPLEMENTATIONS, None)
         fine = all(
             type(value) is int
             for shapes in table.values()
             for values in shapes.values()
             for value in values.values()
         )
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not fine:
         raise ValueError(f"{path}: every value must be an integer")
@@ -80,6 +106,11 @@ def _chosen(
 ) -> Launch:
     path = _HERE / f"{arch(device)}.json"
     return _merged(dict(default), _read(path), op, shape, path.name)
+
+
+@cache
+def _implementations(path: Path) -> dict[str, str]:
+    return read_implementations(path) if path.exists() else {}
 
 
 @cache

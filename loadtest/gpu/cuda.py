@@ -1,12 +1,16 @@
-"""The CUDA C++ kernels beside the ones in use: right, and how fast.
+"""The CUDA C++ kernels beside Triton's: right, and how fast.
 
-`kernels.resolve` takes an implementation in CUDA C++ only where it was seen to win; this shows it.
+`kernels.resolve` takes an implementation in CUDA C++ only where the tuning file says that it won;
+this writes it there, for processes that start later. linear_group stays with Triton whatever is
+measured: its CUDA kernels want the weight in another order, and prompts want Triton's.
 On a GPU it happens in a process of its own: a kernel that breaks there breaks no other phase.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -21,14 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import cuda_build
+from kernels import cuda_build, tuning
 from kernels.cuda_build import Kernels
 from kernels.linear_group import cuda as linear_cuda
 from kernels.linear_group.spec import REL_ERROR
 from kernels.paged_attention_decode import cuda as decode_cuda
 from kernels.paged_attention_decode.spec import ERROR_FACTOR
-from kernels.resolve import chosen, resolve
 from loadtest.gpu import cases as c
+from loadtest.gpu import sweep
 from loadtest.gpu.bench import Bench, Json, Skipped
 from loadtest.gpu.cases import Case, Inputs
 from loadtest.gpu.kernels import ROUNDING, reference, relative, true_products
@@ -36,6 +40,10 @@ from loadtest.gpu.timing import copies, median_ms
 
 MEASURE_S = 22.0
 """Of the phase's time, kept for measuring."""
+EXCHANGED = ("paged_attention_decode",)
+"""Operations that `kernels.resolve` has in CUDA C++ too."""
+GAIN, WORST = 0.97, 1.1
+"""CUDA C++ must take at most so much of Triton's time in the (geometric) mean, and in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +61,30 @@ def contest(bench: Bench) -> Json:
     """Raises Skipped where the kernels can't be built, RuntimeError where they break."""
     try:
         if bench.dry:
-            return measured(bench, cuda_build.emulated())
-        begin().result(bench.left_s() - MEASURE_S)
+            result = measured(bench, cuda_build.emulated())
+        else:
+            begin().result(bench.left_s() - MEASURE_S)
+            result = apart(bench)
     except cuda_build.CudaUnavailable as reason:
         raise Skipped(str(reason)) from None
     except TimeoutError:
         raise Skipped("nvcc is still compiling") from None
-    return apart(bench)
+    found = {op: choice(op, result) for op in EXCHANGED}
+    arch = tuning.arch(bench.device)
+    paths = [bench.out / f"{arch}.json", *([] if bench.dry else [sweep.committed(arch)])]
+    sweep.write({}, paths, found)
+    return result | {"implementations": found}
+
+
+def choice(op: str, result: Json) -> str | None:
+    """ "cuda" if it was right and faster, else None: Triton. What was not measured to its end is
+    not chosen."""
+    rows = [row for row in result["rows"] if row["what"].split()[0] == op]
+    if not rows or result["left_out"] or not all(row["ok"] for row in rows):
+        return None
+    shares = [row["us"] / row["beside_us"] for row in rows]
+    faster = statistics.geometric_mean(shares) <= GAIN and max(shares) <= WORST
+    return "cuda" if faster else None
 
 
 def apart(bench: Bench) -> Json:
@@ -161,10 +186,11 @@ def product(case: Case, kernels: Kernels) -> Contest:
 
 
 def compare(one: Contest, bench: Bench) -> Json:
-    """Error against fp64, microseconds of ours and of what `resolve` gives, share of bandwidth."""
+    """Error against fp64, microseconds of ours and of Triton's, share of bandwidth."""
     case, device = one.case, bench.device
     dtype = torch.float16 if bench.dry else bench.dtype
-    theirs = resolve(case.op, device.type)
+    beside = "triton" if device.type == "cuda" else "reference"
+    theirs = getattr(importlib.import_module(f"kernels.{case.op}.{beside}"), case.op)
     n_bytes = case.n_bytes(dtype.itemsize)
     sets = [case.inputs(dtype, device, bench.seed + i) for i in range(copies(n_bytes, device))]
     with torch.inference_mode(), true_products():
@@ -180,7 +206,7 @@ def compare(one: Contest, bench: Bench) -> Json:
         "plain_error": plain,
         "ok": error <= one.allowed(plain),
         "us": 1000 * ours_ms,
-        "beside": chosen()[case.op, device.type],
+        "beside": beside,
         "beside_us": 1000 * their_ms,
         "gb_s": gb_s,
         "percent_of_copy": 100 * gb_s / bench.ceilings["copy_gb_s"],
@@ -205,6 +231,8 @@ def show(result: Json) -> None:
         beside = f"{r['beside']} {r['beside_us']:.1f}"
         print(f"{r['what']:58}{r['us']:9.1f}{beside:>18}{r['percent_of_copy']:8.0f}   ", end="")
         print(f"{r['error']:.1e} (plain {r['plain_error']:.1e}){'' if r['ok'] else '  WRONG'}")
+    for op, name in result["implementations"].items():
+        print(f"{op}: {name or 'triton'} from the next start on")
     if result["left_out"]:
         print(f"left out, no time: {', '.join(result['left_out'])}")
 

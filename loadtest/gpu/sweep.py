@@ -198,11 +198,24 @@ def committed(arch: str) -> Path:
     return Path(tuning.__file__).parent / f"{arch}.json"
 
 
-def write(table: dict[str, dict[str, tuning.Launch]], paths: list[Path]) -> None:
-    """What was found, over what was there."""
+def write(
+    table: dict[str, dict[str, tuning.Launch]],
+    paths: list[Path],
+    implementations: dict[str, str | None] | None = None,
+) -> None:
+    """What was found, over what was there. implementations: by operation, None for Triton's."""
     for path in paths:
         old = dict(tuning.read(path)) if path.exists() else {}
-        merged = {op: {**old.get(op, {}), **table.get(op, {})} for op in sorted({*old, *table})}
+        named: dict[str, str | None] = {}
+        if path.exists():
+            named.update(tuning.read_implementations(path))
+        named.update(implementations or {})
+        kept = {op: name for op, name in sorted(named.items()) if name is not None}
+        merged: Json = {tuning.IMPLEMENTATIONS: kept} if kept else {}
+        for op in sorted({*old, *table}):
+            merged[op] = {**old.get(op, {}), **table.get(op, {})}
+        if not merged and not path.exists():
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(merged, indent=1) + "\n", "utf-8")
 

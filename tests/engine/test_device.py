@@ -13,6 +13,7 @@ from triton import knobs
 
 from engine.device import DECODE, PREFILL, CudaDevice, HostDevice, open_device
 from engine.errors import UsageError
+from kernels import compile_watch
 
 pytestmark = pytest.mark.unit
 
@@ -87,13 +88,14 @@ def test_work_goes_on_where_the_other_stream_stopped(cuda: FakeCuda) -> None:
 
 
 def test_a_graph_is_warm_before_it_is_recorded(cuda: FakeCuda) -> None:
-    device = CudaDevice()
-    replays = [device.capture(lambda: cuda.told.append("work")) for _ in range(2)]
+    device, noted = CudaDevice(), compile_watch.total()
+    replays = [device.capture(lambda: cuda.told.append("work"), "a test") for _ in range(2)]
     once = [
         "work", "work", ("stream -1", "is waited for"), ("capture", "the pool", "thread_local"),
         "work", "captured",
     ]  # fmt: skip
     assert cuda.told == [("stream -1", "waits for", "default"), *once, *once]
+    assert compile_watch.total() == noted + 2
     replays[0]()
     assert cuda.told[-1] == "replay"
     assert device.memory() == (1, 2)

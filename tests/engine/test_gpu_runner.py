@@ -334,7 +334,7 @@ class StrictDevice(HostDevice):
     records_references = False
     n_recorded = 0
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None], what: str) -> Callable[[], None]:
         self.n_recorded += 1
         return work
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
@@ -76,7 +77,11 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     def attention(q: Tensor, *_: Any, **__: Any) -> Tensor:
         return torch.empty(q.shape)
 
-    for module in ("models.gpu", "graphs", "gpu_runner", "gpu_choice"):
+    decode = types.SimpleNamespace(
+        paged_attention_decode=attention, decode_workspace=lambda *_: torch.empty(3)
+    )
+    monkeypatch.setattr("engine.graphs.module_for", lambda *_, **__: decode)
+    for module in ("models.gpu", "gpu_runner", "gpu_choice"):
         monkeypatch.setattr(f"engine.{module}.resolve", lambda op, _: made.get(op, attention))
 
 
@@ -86,7 +91,7 @@ def test_a_step_is_the_same_work_whatever_is_in_it(monkeypatch: pytest.MonkeyPat
     runner = GpuRunner(model, 40, max_num_seqs=8)
     graphs = runner._graphs
     fixed = [runner._cache, runner._tokens, graphs.logits, graphs.chosen, runner._decode._buffer,
-             runner._choice._workspace.tokens]  # fmt: skip
+             graphs._room, runner._choice._workspace.tokens]  # fmt: skip
     steps = [
         [Row((3,), 0, (1,), sample(1), slot=0)] * 3,
         [Row((PENDING,), 40 + i, (4, 5, 6 + i), sample(41 + i), slot=7 - i) for i in range(4)],
@@ -101,3 +106,31 @@ def test_a_step_is_the_same_work_whatever_is_in_it(monkeypatch: pytest.MonkeyPat
     assert recorded[0] == recorded[1]
     assert len(recorded[0]) > 20
     assert not {name for name, _ in recorded[0]} & WAITS
+
+
+def test_the_attention_of_every_size_works_in_room_made_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fakes(monkeypatch)
+    rooms: list[Any] = []
+
+    def attention(q: Tensor, *_: Any, workspace: Tensor, **__: Any) -> Tensor:
+        rooms.append(workspace)
+        return torch.empty(q.shape)
+
+    made: list[tuple[int, ...]] = []
+
+    def room(q: Tensor, cache: Tensor, tables: Tensor, window: int) -> Tensor:
+        made.append((*q.shape, *tables.shape, window))
+        return torch.empty(3)
+
+    decode = types.SimpleNamespace(paged_attention_decode=attention, decode_workspace=room)
+    monkeypatch.setattr("engine.graphs.module_for", lambda *_, **__: decode)
+    model = GpuLlama.random(CONFIG, device="cpu", dtype=torch.float32, max_len=64)
+    graphs = GpuRunner(model, 40, max_num_seqs=8)._graphs
+    with torch.inference_mode():
+        for size in graphs.sizes:
+            graphs.run(size)
+    assert made == [(8, 4, 16, 8, 4, 0)]
+    assert len(rooms) == 2 * len(graphs.sizes)
+    assert all(given is rooms[0] for given in rooms)

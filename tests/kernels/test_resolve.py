@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from kernels import resolve as module
-from kernels.resolve import chosen, operations, resolve
+from kernels.paged_attention_decode import cuda as decode_cuda
+from kernels.resolve import chosen, module_for, operations, resolve
 from kernels.silu_mul import reference
 
 pytestmark = pytest.mark.unit
@@ -20,10 +21,10 @@ pytestmark = pytest.mark.unit
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a process that has resolved nothing yet."""
     monkeypatch.setattr(module, "_chosen", {})
-    for cached in (module._resolve, module._no_triton):
+    for cached in (module._module, module._no_triton):
         cached.cache_clear()
     yield
-    for cached in (module._resolve, module._no_triton):
+    for cached in (module._module, module._no_triton):
         cached.cache_clear()
 
 
@@ -65,3 +66,54 @@ def test_triton_needs_a_compiler(
     monkeypatch.setenv("PATH", "/nowhere")
     assert resolve("silu_mul", "cuda") is reference.silu_mul
     assert "install gcc" in caplog.text
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU whose tuning file prefers CUDA C++ for decode attention."""
+    pytest.importorskip("triton", reason="NOT RUN: needs triton")
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        module.tuning,
+        "implementation",
+        lambda op, device: "cuda" if op == "paged_attention_decode" else None,
+    )
+
+
+def test_cuda_is_taken_where_it_was_measured_to_win(
+    measured: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.cuda_build, "library", lambda: None)
+    half = {"dtype": torch.bfloat16, "head_dim": 128}
+    assert module_for("paged_attention_decode", "cuda", **half) is decode_cuda
+    assert chosen()["paged_attention_decode", "cuda"] == "cuda"
+    assert resolve("silu_mul", "cuda") is not reference.silu_mul
+    assert chosen()["silu_mul", "cuda"] == "triton"
+
+
+@pytest.mark.parametrize(("dtype", "head_dim"), [(torch.float32, 128), (torch.float16, 256)])
+def test_what_cuda_does_not_take_is_tritons(
+    measured: None, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int
+) -> None:
+    monkeypatch.setattr(module.cuda_build, "library", lambda: None)
+    module_for("paged_attention_decode", "cuda", dtype=dtype, head_dim=head_dim)
+    assert chosen()["paged_attention_decode", "cuda"] == "triton"
+
+
+def test_cuda_that_cannot_be_built_is_told_of(
+    measured: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise module.cuda_build.CudaUnavailable("no nvcc found")
+
+    monkeypatch.setattr(module.cuda_build, "library", fail)
+    resolve("paged_attention_decode", "cuda")
+    assert chosen()["paged_attention_decode", "cuda"] == "triton"
+    assert "no nvcc found" in caplog.text
+
+
+def test_nothing_measured_is_tritons(measured: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.tuning, "implementation", lambda op, device: None)
+    resolve("paged_attention_decode", "cuda")
+    assert chosen()["paged_attention_decode", "cuda"] == "triton"

@@ -20,10 +20,10 @@ DEFAULT = {"BLOCK": 64, "num_warps": 4, "num_stages": 2}
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(tuning, "_HERE", tmp_path)
-    for cached in (tuning._chosen, tuning._read):
+    for cached in (tuning._chosen, tuning._read, tuning._implementations):
         cached.cache_clear()
     yield tmp_path
-    for cached in (tuning._chosen, tuning._read):
+    for cached in (tuning._chosen, tuning._read, tuning._implementations):
         cached.cache_clear()
 
 
@@ -35,6 +35,23 @@ def test_a_file_replaces_defaults_and_is_read_once(folder: Path) -> None:
     assert tuning.launch("op", "wide", CPU, DEFAULT)["num_warps"] == 8
     assert tuning.launch("op", "narrow", CPU, DEFAULT) == DEFAULT
     assert tuning.launch("other", "wide", CPU, DEFAULT) == DEFAULT
+
+
+def test_a_file_names_implementations(folder: Path) -> None:
+    assert tuning.implementation("op", CPU) is None
+    tuning._implementations.cache_clear()
+    text = json.dumps({"implementations": {"op": "cuda"}, "op": {"wide": {"BLOCK": 16}}})
+    (folder / "cpu.json").write_text(text, "utf-8")
+    assert tuning.implementation("op", CPU) == "cuda"
+    assert tuning.implementation("other", CPU) is None
+    assert tuning.launch("op", "wide", CPU, DEFAULT)["BLOCK"] == 16
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"implementations": {"op": 1}}'])
+def test_broken_names_are_refused(folder: Path, text: str) -> None:
+    (folder / "cpu.json").write_text(text, "utf-8")
+    with pytest.raises(ValueError, match=r"cpu\.json"):
+        tuning.implementation("op", CPU)
 
 
 def test_no_file_no_change() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import cuda_build
+from kernels import cuda_build, tuning
 from kernels.linear_group import cuda as linear_cuda
 from loadtest.gpu import cuda
-from loadtest.gpu.bench import Bench, Skipped
+from loadtest.gpu.bench import Bench, Json, Skipped
 from tests.support.cuda import kernels
 
 pytestmark = pytest.mark.unit
@@ -39,6 +39,38 @@ def test_a_wrong_kernel_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     right = linear_cuda.linear_group
     monkeypatch.setattr(linear_cuda, "linear_group", lambda **x: right(**x).mul_(1.02))
     assert cuda.contest(bench)["wrong"] == ["linear_group w4 2 x 64 -> 96"]
+
+
+def told(*shares: float, ok: bool = True, left_out: tuple[str, ...] = ()) -> Json:
+    """A result in which CUDA C++ took these shares of Triton's time."""
+    rows = [
+        {"what": f"paged_attention_decode case {i}", "us": 100 * share, "beside_us": 100, "ok": ok}
+        for i, share in enumerate(shares)
+    ]
+    return {"rows": rows, "left_out": [*left_out]}
+
+
+def test_cuda_is_chosen_where_it_is_right_and_faster() -> None:
+    op = "paged_attention_decode"
+    assert cuda.choice(op, told(0.9, 1.0)) == "cuda"
+    assert cuda.choice(op, told(0.99, 0.98)) is None
+    assert cuda.choice(op, told(0.5, 0.5, 1.2)) is None
+    assert cuda.choice(op, told(0.5, ok=False)) is None
+    assert cuda.choice(op, told(0.5, left_out=("paged_attention_decode 1",))) is None
+    assert cuda.choice("rope_at", told(0.5)) is None
+
+
+def test_the_choice_is_written_over_an_older_one_beside_the_swept_values(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = bench.out / "cpu.json"
+    file.write_text('{"other": {"all": {"A": 1}}, "implementations": {"x": "cuda"}}', "utf-8")
+    for name in ("cuda", None):
+        monkeypatch.setattr(cuda, "choice", lambda op, result, name=name: name)
+        assert cuda.contest(bench)["implementations"] == {"paged_attention_decode": name}
+        named = {"x": "cuda", **({"paged_attention_decode": name} if name else {})}
+        assert tuning.read_implementations(file) == named
+        assert tuning.read(file) == {"other": {"all": {"A": 1}}}
 
 
 def test_in_a_process_of_its_own(bench: Bench) -> None:
