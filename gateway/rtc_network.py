@@ -25,7 +25,7 @@ def use_ports(pc: RTCPeerConnection, ports: tuple[int, int], public: bool) -> No
     public: IPv4 only. Raises InternalError if this aioice is not as expected.
     """
     for transport in _ice_transports(pc):
-        connection = getattr(transport.iceGatherer, "_connection", None)
+        connection: Any = getattr(transport.iceGatherer, "_connection", None)
         if not hasattr(connection, "get_component_candidates"):
             raise InternalError("this version of aiortc is not supported: install aiortc 1.16")
         connection.get_component_candidates = functools.partial(

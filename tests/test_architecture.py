@@ -22,8 +22,8 @@ ALLOWED = {
 COMMAND_LINE = "voice_agent/cli/"
 """May wire the gateway and the load tests in."""
 CALLERS = "loadtest/callers"
-WHOLE_CALLS = "loadtest/bench/conversation"
-"""May run the gateway's media tick."""
+WHOLE_CALLS = ("loadtest/bench/conversation", "loadtest/bench/transport")
+"""May run the gateway's media tick, or the gateway."""
 OTHER_ENGINES = {
     "transformers", "vllm", "sglang", "llama_cpp", "xllamacpp", "ctransformers", "optimum",
     "onnxruntime_genai", "exllamav2", "mlc_llm", "accelerate",
@@ -102,6 +102,7 @@ def test_kernels_is_a_namespace_folder():
         ("gateway/a.py", "import engine.client, os", False),
         ("loadtest/bench.py", "import gateway", True),
         ("loadtest/bench/conversation/ours.py", "from gateway.media import echo", False),
+        ("loadtest/bench/transport/server.py", "from gateway.app import create_app", False),
         ("loadtest/callers/a.py", "import voice_agent", True),
         ("loadtest/callers/a.py", "from . import b", False),
         ("loadtest/callers/a.py", "from loadtest import report", True),

@@ -1,6 +1,6 @@
-"""Benchmarks: `python -m loadtest.bench [stt|tts|kernels|engine|peers] [options]`; no name: stages.
+"""Benchmarks: `python -m loadtest.bench [stt|tts|kernels|engine|peers|transport] [options]`.
 
-Without a name each stage runs in a process of its own, the engine without peers.
+Without a name the stages run, each in a process of its own, the engine without peers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ ONE = {
     "kernels": "kernels",
     "engine": "llm.__main__",
     "peers": "peers.__main__",
+    "transport": "transport.bench",
 }
 
 
