@@ -66,8 +66,10 @@ class SipLeg:
         """Dials `offer["to"]` and waits for an answer. Raises UsageError VA505."""
         assert self._dial is not None
         try:
-            self._adopt(await self._dial(offer["to"]))
-            await self._call.wait_established(RING_S)
+            call = await self._dial(offer["to"])
+            self._adopt(call)
+            await call.wait_established(RING_S)
+            self._up()
         except CallFailed as error:
             raise UsageError(_words(error), code="VA505") from error
         except (BaresipError, ValueError) as error:
@@ -155,10 +157,7 @@ class SipLeg:
             case "CALL_RINGING":
                 self._tell("ringing")
             case "CALL_ESTABLISHED":
-                if not self._established:  # a re-INVITE establishes it again
-                    self._established = True
-                    self.before_media()
-                    self._tell("connected")
+                self._up()
             case "CALL_DTMF_START" if event.text in KEYS:
                 # not at its end: by SIP INFO the next may start before
                 self._tell("digit", key=event.text)
@@ -173,6 +172,12 @@ class SipLeg:
                     self._tell("done", ask=self._transfer, error=error)
                     self._transfer = None
                 self._gone("lost" if text == MEDIA_LOST else "hung_up")
+
+    def _up(self) -> None:
+        if not (self._established or self._over):
+            self._established = True
+            self.before_media()
+            self._tell("connected")
 
     def _gone(self, why: str) -> None:
         if not self._over:

@@ -10,7 +10,7 @@ import importlib.util
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Trunk:
 
     registrar: str
     user: str
-    password: str = ""
+    password: str = field(default="", repr=False)
     auth_user: str = ""
     transport: str = "udp"
     expires_s: int = 300

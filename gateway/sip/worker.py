@@ -157,6 +157,20 @@ class Phone:
         leg.before_media = lambda: line.guard_against_echo(self._echo)
 
     def _outgoing(self, tell: Tell) -> SipLeg:
+        return SipLeg(tell, self._spawn, dial=self._dial)
+
+    async def _dial(self, uri: str) -> Any:
+        """The call. What the stack reported of it before the binding knew it, it is told now: a
+        neighbour answers within a millisecond."""
         agent = self._trunk or self._door
         assert agent is not None
-        return SipLeg(tell, self._spawn, dial=agent.dial)
+        early: list[Any] = []
+        listen = early.append
+        self._runtime.subscribe(listen)
+        try:
+            call = await agent.dial(uri)
+        finally:
+            self._runtime.unsubscribe(listen)
+        for event in early:
+            call._on_stack_event(event)
+        return call

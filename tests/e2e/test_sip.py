@@ -131,7 +131,7 @@ async def test_the_offer_may_come_with_the_acknowledgement(
     line: Line, tmp_path: Path, codec: str
 ) -> None:
     answer = s.sdp(codec, port="[rtpstream_audio_port]")
-    steps = [s.invite(""), *s.RINGING, s.got(200), s.request("ACK", 1, answer), *s.PROBED]
+    steps = [s.invite(""), *s.RINGING, s.got(200), s.request("ACK", 1, answer), *s.probed()]
     await line.sipp(tmp_path, "delayed", [*steps, s.pause(300), *s.HANG_UP])
     assert line.stack.calls[0].ended is EndReason.CALLER_HUNG_UP
 
@@ -225,7 +225,7 @@ async def test_callers_who_leave_at_any_moment_leave_nothing_behind(
     line: Line, tmp_path: Path
 ) -> None:
     up = [s.invite(), *s.RINGING, s.got(200), s.ACK]
-    moments = [[], [s.pause(30)], [s.asked("INVITE")], [*s.PROBED, s.pause(100)]]
+    moments = [[], [s.pause(30)], [s.asked("INVITE")], [*s.probed(), s.pause(100)]]
     for n, moment in enumerate(moments):
         await line.sipp(tmp_path, f"leave{n}", [*up, *moment, *s.HANG_UP])
     ends = {call.ended for call in line.stack.calls}

@@ -1,6 +1,6 @@
 """A telephone in a process of its own that can TLS and SRTP: `python -m ... URI JSON`.
 
-It calls, sings a tone of 700 Hz, and prints one JSON line: what was heard, and how it was protected.
+It calls, sings a tone of 700 Hz, and prints one JSON line: what was heard and how it was secured.
 """
 
 from __future__ import annotations

@@ -108,18 +108,21 @@ def stream(file: Path, payload_type: str = PCMU) -> str:
 
 
 RINGING = [got(100, optional=True), got(180, optional=True)]
-PROBED = [asked("INVITE"), inside_response("200 OK", sdp()), asked("ACK")]
-"""The server's own re-INVITE, which it sends right after a caller's ACK."""
 CANCEL = request("CANCEL", 1, inside=False, branch="[branch-3]")
 """Of the INVITE three steps before."""
 HANG_UP = [request("BYE", 9), got(200)]
 ACK = request("ACK", 1)
 
 
+def probed(port: str = "[rtpstream_audio_port]") -> list[str]:
+    """The server's own re-INVITE, which it sends right after a caller's ACK."""
+    return [asked("INVITE"), inside_response("200 OK", sdp(port=port)), asked("ACK")]
+
+
 def answered(body: str | None = None, *, port: str = "[rtpstream_audio_port]") -> list[str]:
     """Steps from INVITE to a call that is up."""
     offer = sdp(port=port) if body is None else body
-    return [invite(offer), *RINGING, got(200), ACK, *PROBED]
+    return [invite(offer), *RINGING, got(200), ACK, *probed(port)]
 
 
 @dataclass(frozen=True)
