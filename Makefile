@@ -18,7 +18,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels test test-browser test-sanitized fuzz audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-conversation load clean
+.PHONY: help install up kernels test test-browser test-sanitized fuzz audit lint type bench bench-engine bench-kernels bench-peers bench-conversation load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,7 +59,7 @@ test-browser: $(INSTALL_DONE) ## Only the tests with headless Chromium.
 	$(BIN)/python -m pytest -m browser $(ARGS)
 
 test-sanitized: $(INSTALL_DONE) ## The native kernels under AddressSanitizer and UBSan (minutes).
-	VOICE_AGENT_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover -g" \
+	VOICE_AGENT_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover -g -O1" \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	$(BIN)/python -m pytest -p no:cacheprovider -m "not gpu" tests/kernels/test_linear_group.py tests/kernels/test_native_ops.py \
 	tests/kernels/test_cuda_linear_group.py tests/kernels/test_cuda_paged_attention_decode.py $(ARGS)
@@ -88,9 +88,6 @@ bench-kernels: $(INSTALL_DONE) ## The CPU kernels against what memory and the pr
 
 bench-peers: $(INSTALL_DONE) ## Install what bench-engine compares with, each in its own environment.
 	$(BIN)/python -m loadtest.bench peers $(ARGS)
-
-bench-transport: $(INSTALL_DONE) ## What carrying a call costs, by transport, beside stock aiortc. ARGS="--calls 4"
-	$(BIN)/python -m loadtest.bench transport --json out/transport.json $(ARGS)
 
 bench-conversation: $(INSTALL_DONE) ## Turn-taking beside two baselines. ARGS="--quick" or "--clips DIR"
 	$(BIN)/python -m loadtest.conversation --json out/conversation.json $(ARGS)
