@@ -25,7 +25,7 @@ from .languages.en.cues import completion_cue
 from .types import IN_RATE
 
 _PER_MS = IN_RATE // 1000
-SURELY_NOT, SURELY = -3.0, 2.5  # log-odds beyond these are worth no finer distinction
+SURELY_NOT, SURELY = -0.5, 2.5  # log-odds beyond these are worth no finer distinction
 OWN_PAUSE_STRETCH = 1.4  # the time-out is never below this many of the caller's usual pauses
 OWN_PAUSE_WEIGHT = 0.3  # of the newest pause in their moving average
 
@@ -52,10 +52,10 @@ class TurnTaking:
     resume_ms: int = 64
     pause_ms: int = 96
     min_silence_ms: int = 280
-    sentence_ms: int = 640
-    max_silence_ms: int = 1100
+    sentence_ms: int = 760
+    max_silence_ms: int = 1400
     prepare_ms: int = 600
-    prior: float = 0.15
+    prior: float = 0.7
     cue_weight: float = 2.5
     concealed_ms: int = 1000
     continuation_ms: int = 1500
@@ -94,11 +94,11 @@ def _log_odds(p: float) -> float:
 
 PRESETS: dict[str, TurnTaking] = {
     "quick": TurnTaking(
-        min_silence_ms=220, sentence_ms=480, max_silence_ms=800, prepare_ms=450, prior=0.25
+        min_silence_ms=220, sentence_ms=560, max_silence_ms=1000, prepare_ms=450, prior=0.75
     ),
     "balanced": TurnTaking(),
     "patient": TurnTaking(
-        min_silence_ms=510, sentence_ms=1000, max_silence_ms=1800, prepare_ms=900, prior=0.1
+        min_silence_ms=510, sentence_ms=1200, max_silence_ms=2200, prepare_ms=900, prior=0.6
     ),
 }
 

@@ -12,6 +12,7 @@ from .barge_in import Evidence, judge
 from .ear import Ear
 from .errors import InternalError, VoiceAgentError
 from .events import Partial
+from .languages.en.backchannel import n_words
 from .own_words import BEFORE_S, Own, own
 from .scope import CancelScope
 from .stt.base import Transcript
@@ -49,6 +50,7 @@ class Hearing:
         self._passes = CancelScope("no utterance")
         self._confident = 0  # samples
         self.own_speech = False  # the last transcript was our own voice coming back
+        self._acknowledged = 0  # words of the utterance that were an acknowledgement
 
     def start(self, turn: TurnId, onset_sample: int) -> None:
         self._turn = turn
@@ -59,6 +61,7 @@ class Hearing:
         self._asked_s = None
         self._passes = CancelScope(f"passes of {turn}")
         self._confident = 0
+        self._acknowledged = 0
 
     def revise(self, turn: TurnId) -> None:
         """The same utterance goes on as the next revision."""
@@ -169,13 +172,19 @@ class Hearing:
             self.own_speech = False
             speech = tm.Speech.WORDS if text else tm.Speech.NOTHING
             return tm.Heard(turn, text, speech, complete, "the client's commit")
-        voice_ms = self._ear.now_ms - state.onset_ms
+        paused = state.caller is tm.Caller.PAUSED
+        voice_ms = (state.last_voiced_ms if paused else self._ear.now_ms) - state.onset_ms
         onset_s = self._ear.clock_at(state.onset_ms * IN_RATE // 1000)
         said = self._turns.mouth.own_words.since(onset_s - BEFORE_S)
         ours = own(text, said, self._turns.echo)
         self.own_speech = ours is Own.YES
-        evidence = Evidence(text, complete, state.candidate, state.sounded, voice_ms, ours)
+        evidence = Evidence(
+            text, complete, state.candidate, state.sounded, voice_ms, ours, transcript.logprob,
+            self._acknowledged,
+        )  # fmt: skip
         judgement = judge(evidence, self._turns.barge_in)
+        if state.candidate and judgement.speech is tm.Speech.BACKCHANNEL:
+            self._acknowledged = max(self._acknowledged, n_words(text))
         return tm.Heard(turn, text, judgement.speech, complete, judgement.why)
 
     async def _score(self, turn: TurnId) -> None:

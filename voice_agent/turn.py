@@ -157,9 +157,18 @@ def _taken(s: TurnState, move: FloorMove) -> TurnState:
 
 def _hold(s: TurnState) -> Step:
     """The caller speaks while ours is thought or heard: lowered if there is a voice to lower."""
-    ducked = s.sounded and s.ducks
+    ducked = _lowers(s)
     s = replace(s, floor=_floor(s, FloorMove.HOLDS), ducked=ducked)
     return s, (Duck() if ducked else Hold(),)
+
+
+def _lowers(s: TurnState) -> bool:
+    """Who goes on with the turn just committed says no "mm-hm": then ours is silent at once."""
+    return s.sounded and s.ducks and not _goes_on(s)
+
+
+def _goes_on(s: TurnState) -> bool:
+    return s.onset_ms - s.committed_end_ms <= s.continuation_ms
 
 
 def _give_back(s: TurnState) -> Step:
@@ -200,7 +209,7 @@ def _onset(s: TurnState, e: Onset) -> Step:
     listen = Listen(turn, e.at_ms, over_us)
     if s.floor is not Floor.HELD:
         return s, (listen,)
-    s = replace(s, ducked=s.sounded and s.ducks)
+    s = replace(s, ducked=_lowers(s))
     return s, (listen, Duck() if s.ducked else Hold())
 
 
@@ -271,7 +280,7 @@ def _judge(s: TurnState, e: Heard) -> Step:
 
 def _take_floor(s: TurnState) -> Step:
     old = s.committed
-    goes_on = s.onset_ms - s.committed_end_ms <= s.continuation_ms
+    goes_on = _goes_on(s)
     s = _taken(s, FloorMove.TAKEN)
     if old is None or not goes_on or old.revision >= s.max_revisions:
         return s, (Interrupt(s.turn, s.onset_ms),)

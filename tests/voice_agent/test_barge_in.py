@@ -76,3 +76,21 @@ def test_settings_that_cannot_be_are_refused(kwargs: dict[str, float]) -> None:
 
 def test_a_lowered_voice_is_quieter_by_the_decibels_given() -> None:
     assert BargeIn(duck_db=20.0).duck_gain == pytest.approx(0.1)
+
+
+def test_a_short_burst_is_believed_if_it_was_clear() -> None:
+    """By a recogniser that makes words of "mm-hm" and is unsure of them."""
+    burst = replace(SPEAKING, text="It's a moment.", voice_ms=500, logprob=-0.9)
+    assert judge(burst, BargeIn()).speech is UNSURE
+    assert judge(replace(burst, complete=True), BargeIn()).speech is MM_HM
+    assert judge(replace(burst, complete=True, logprob=-0.3), BargeIn()).speech is WORDS
+    assert judge(replace(burst, voice_ms=1200), BargeIn()).speech is WORDS
+    assert judge(replace(burst, text="Stop it."), BargeIn()).speech is WORDS
+    assert judge(replace(burst, complete=True, sounded=False), BargeIn()).speech is WORDS
+
+
+def test_an_acknowledgement_is_not_heard_as_words_a_moment_later() -> None:
+    again = replace(SPEAKING, text="I see it.", complete=True, acknowledged=2)
+    assert judge(again, BargeIn()).speech is MM_HM
+    assert judge(replace(again, text="I see but when"), BargeIn()).speech is WORDS
+    assert judge(replace(again, text="Wait."), BargeIn()).speech is WORDS

@@ -234,6 +234,15 @@ def test_a_hold_while_thinking_is_silent_at_once_and_so_is_one_without_ducking()
     assert kinds(effects) == ["Listen", "Hold"]
 
 
+def test_a_caller_who_goes_on_with_the_turn_just_answered_silences_us_at_once() -> None:
+    begun, _ = run(committed(), tm.FirstSound())
+    soon, effects = run(begun, tm.Onset(900 + 1500))
+    assert kinds(effects) == ["Listen", "Hold"]
+    assert not soon.ducked
+    _, effects = run(begun, tm.Onset(900 + 1501))
+    assert kinds(effects) == ["Listen", "Duck"]
+
+
 def test_a_lowered_voice_stays_lowered_while_the_caller_pauses() -> None:
     s, _ = run(speaking(), tm.Onset(5000), tm.Pause(5300))
     after, effects = run(s, tm.Lasted())

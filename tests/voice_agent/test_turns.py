@@ -179,7 +179,7 @@ def test_without_ducking_the_voice_is_silent_at_once() -> None:
 
 
 def test_a_long_hold_goes_on_at_the_start_of_the_word_heard_once_in_the_history() -> None:
-    scene = Scene(LONG)
+    scene = Scene(LONG, barge_in={"hold_ms": 320})
     scene.recognizer.delay_s = 0.9  # no verdict before the hold is silent for long
     scene.play(silence(300), say("hello"), silence(3500), cough(600), tail_ms=9000)
     (done,) = scene.of(ReplyDone)

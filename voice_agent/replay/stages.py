@@ -110,8 +110,9 @@ class ThenRecognizer:
         if take.error:
             raise raised(take.error)
         return Transcript(
-            take.words, take.n_confirmed, n / IN_RATE, 0.0, take.no_speech_prob, final
-        )
+            take.words, take.n_confirmed, n / IN_RATE, 0.0, take.no_speech_prob, final,
+            take.logprob,
+        )  # fmt: skip
 
     def promote(self, key: Hashable) -> None:
         """Passes end when they ended."""

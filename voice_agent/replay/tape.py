@@ -42,6 +42,7 @@ class SttTake:
     words: tuple[str, ...] = ()
     n_confirmed: int = 0
     no_speech_prob: float = 0.0
+    logprob: float = 0.0
     error: str = ""
 
 

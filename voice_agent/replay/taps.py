@@ -79,7 +79,7 @@ class TapedRecognizer:
                 pcm, prefix=prefix, final=final, deadline_s=deadline_s, key=key
             )
             take.words, take.n_confirmed = heard.words, heard.n_confirmed
-            take.no_speech_prob = heard.no_speech_prob
+            take.no_speech_prob, take.logprob = heard.no_speech_prob, heard.logprob
         except Exception as error:  # a pass that was cancelled answered nothing and is not kept
             take.error = fault_of(error)
             raise

@@ -16,6 +16,7 @@ class Transcript:
     words: as written (with punctuation), in order. The first `n_confirmed` of them never change
     again within the utterance. Empty words: nothing was said (noise, silence, hallucination gate).
     audio_s: seconds of utterance audio it covers. compute_s: seconds of recogniser time it took.
+    logprob: mean of its tokens, as the recogniser judges itself; 0: sure, or it does not say.
     """
 
     words: tuple[str, ...]
@@ -24,6 +25,7 @@ class Transcript:
     compute_s: float
     no_speech_prob: float = 0.0
     final: bool = False
+    logprob: float = 0.0
 
     @property
     def text(self) -> str:

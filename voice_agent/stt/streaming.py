@@ -64,6 +64,7 @@ class Utterance:
         self.dropped_samples = 0
         self.compute_s = 0.0
         self._no_speech = 0.0
+        self._logprob = 0.0
 
     @property
     def n_samples(self) -> int:
@@ -81,8 +82,9 @@ class Utterance:
         words = self._settled + self._agreement.words
         n_confirmed = len(self._settled) + self._agreement.n_confirmed
         return Transcript(
-            words, n_confirmed, self._seen_end / IN_RATE, self.compute_s, self._no_speech
-        )
+            words, n_confirmed, self._seen_end / IN_RATE, self.compute_s, self._no_speech,
+            logprob=self._logprob,
+        )  # fmt: skip
 
     @property
     def is_fresh(self) -> bool:
@@ -244,3 +246,4 @@ class Utterance:
         self.passes += 1
         self.compute_s += heard.compute_s
         self._no_speech = heard.no_speech_prob
+        self._logprob = heard.logprob

@@ -126,8 +126,9 @@ class WhisperRecognizer:
             words = ()
         spent = self._clock.now() - began
         return Transcript(
-            words, min(len(prefix), len(words)), audio_s, spent, decoded.no_speech_prob, final
-        )
+            words, min(len(prefix), len(words)), audio_s, spent, decoded.no_speech_prob, final,
+            decoded.avg_logprob,
+        )  # fmt: skip
 
     def warm(self) -> None:
         """Blocking: the shortest and the longer windows, with and without a prefix."""

@@ -93,7 +93,7 @@ def completion_cue(transcript: str) -> float:
         return spelled
     if text[-1] == "?":
         return 0.4
-    return 0.3 if closed else -0.1
+    return 0.3 if closed else -0.3
 
 
 def _spelled(words: list[str], text: str) -> float | None:
