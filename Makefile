@@ -18,7 +18,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels test test-browser test-sanitized fuzz audit lint type bench bench-engine bench-kernels bench-peers bench-conversation load clean
+.PHONY: help install up kernels test test-browser test-sanitized fuzz audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-conversation load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-kernels: $(INSTALL_DONE) ## The CPU kernels against what memory and the pr
 
 bench-peers: $(INSTALL_DONE) ## Install what bench-engine compares with, each in its own environment.
 	$(BIN)/python -m loadtest.bench peers $(ARGS)
+
+bench-transport: $(INSTALL_DONE) ## What carrying a call costs, by transport, beside stock aiortc. ARGS="--calls 4"
+	$(BIN)/python -m loadtest.bench transport --json out/transport.json $(ARGS)
 
 bench-conversation: $(INSTALL_DONE) ## Turn-taking beside two baselines. ARGS="--quick" or "--clips DIR"
 	$(BIN)/python -m loadtest.conversation --json out/conversation.json $(ARGS)
