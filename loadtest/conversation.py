@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from loadtest.bench.conversation.bench import run
+from loadtest.bench.conversation.bench import SYSTEMS, run
 from loadtest.bench.conversation.table import table
 from loadtest.report import write_json
 
@@ -32,6 +32,9 @@ def main() -> int:
     p.add_argument("--jobs", type=int, default=2, help="processes")
     p.add_argument("--measure-stages", action="store_true", help="this machine's stage times")
     p.add_argument("--only", nargs="*", default=[], help="kinds of events")
+    p.add_argument("--most", type=int, help="at most so many events of a kind")
+    p.add_argument("--systems", nargs="*", choices=SYSTEMS, default=SYSTEMS, help="those to run")
+    p.add_argument("--kept", type=Path, help="keep the models' answers here, for the next run")
     p.add_argument("--events", type=Path, help="write every scored event here, as JSON lines")
     a = p.parse_args()
     if a.clips is not None and not list(a.clips.glob("*.wav")):
@@ -40,7 +43,7 @@ def main() -> int:
     half = None if a.half == "all" else int(a.half)
     body = run(
         a.clips, half, quick=a.quick, jobs=a.jobs, only=a.only,
-        measure_stages=a.measure_stages, events=a.events,
+        measure_stages=a.measure_stages, events=a.events, names=a.systems, kept=a.kept, most=a.most,
     )  # fmt: skip
     write_json(a.json, body)
     for line in table(body["systems"]):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from loadtest.bench.conversation.build import FULL, build
+from loadtest.bench.conversation.kept import Kept
 from loadtest.bench.conversation.report import figures, percentiles, rate, whole, wilson
 from loadtest.bench.conversation.room import Placed, Room
 from loadtest.bench.conversation.scene import After, Echo, Kind, Play, Scene
@@ -280,3 +282,24 @@ def test_scenes_are_chosen_by_names_from_one_half() -> None:
     assert not any(s.human for s in kinds[Kind.ECHO])
     assert len({s.name for s in scenes}) == len(scenes)
     assert [s.name for s in build(library, 1, FULL)] == [s.name for s in scenes]
+
+
+def test_answers_are_kept_by_model_question_and_sound(tmp_path: Path) -> None:
+    pcm = np.arange(320, dtype=np.float32)
+    key = Kept.key("model", "prefix", pcm)
+    others = {
+        Kept.key("other", "prefix", pcm),
+        Kept.key("model", "", pcm),
+        Kept.key("m", "", pcm + 1),
+    }
+    assert len(others | {key}) == 4
+    first = Kept(tmp_path / "kept")
+    assert first.get(key) is None
+    first.put(key, [["hello"], 0.5])
+    first.put_pcm(b"sound", SILENT_OUT)
+    first.close()
+    again = Kept(tmp_path / "kept")
+    assert again.get(key) == [["hello"], 0.5]
+    assert np.array_equal(again.get_pcm(b"sound"), SILENT_OUT)
+    assert again.get_pcm(b"none") is None
+    again.close()

@@ -24,6 +24,7 @@ from . import synthetic
 from .alignment import Aligner
 from .baseline import PLAIN, SMART_TURN, run_baseline
 from .build import FULL, QUICK, build, seed_of
+from .kept import Kept
 from .ours import Kit, run_ours
 from .report import whole
 from .scene import REPLIES, Kind, Scene
@@ -36,7 +37,8 @@ from .watch import Run
 log = logging.getLogger(__name__)
 
 OURS = "ours"
-SYSTEMS = (OURS, PLAIN.name, SMART_TURN.name)
+MANNERS = {manner.name: manner for manner in (PLAIN, SMART_TURN)}
+SYSTEMS = (OURS, *MANNERS)
 ROOT = Path(__file__).parents[3]
 CLIPS = (ROOT / "tests" / "data" / "clips",)
 
@@ -52,11 +54,16 @@ class Done:
 
 
 def library(
-    clips: Path | None, vad: SileroVad, store: ModelStore, half: int | None, made: int
+    clips: Path | None,
+    vad: SileroVad,
+    store: ModelStore,
+    half: int | None,
+    made: int,
+    kept: Kept,
 ) -> Library:
     """Every sound there is here; of two recordings with one name the first counts. made: how many
     synthetic backchannels are worth their time."""
-    labeller = Labeller(vad)
+    labeller = Labeller(vad, kept)
     folders: Iterable[Path] = [clips] if clips is not None else [c for c in CLIPS if c.is_dir()]
     found = {s.name: s for folder in reversed(list(folders)) for s in read_folder(folder, labeller)}
     turns, acks = by_kind(list(found.values()))
@@ -64,7 +71,7 @@ def library(
     return Library(
         turns=(*turns, *prompts),
         starts=tuple(starts),
-        backchannels=(*acks, *synthetic.backchannels(store, labeller, half, made)),
+        backchannels=(*acks, *synthetic.backchannels(store, labeller, half, made, kept)),
         coughs=tuple(synthetic.coughs()),
         clatter=tuple(synthetic.clatter()),
     )
@@ -73,45 +80,65 @@ def library(
 class Worker:
     """One process's models, and scenes through them."""
 
-    def __init__(self, store: ModelStore, times: StageTimes) -> None:
-        recognizer = WhisperRecognizer(store.path("whisper-tiny.en"))
-        self.recall = Recall(recognizer, times)
+    def __init__(
+        self,
+        store: ModelStore,
+        times: StageTimes,
+        systems: Sequence[str] = SYSTEMS,
+        kept: Path | None = None,
+    ) -> None:
+        self._systems = systems
+        known = Kept(kept)
+        self.recall = Recall(WhisperRecognizer(store.path("whisper-tiny.en")), times, known)
         self.kit = Kit(
             SileroVad(),
             self.recall,
-            VirtualSmartTurn(store.path("smart-turn-v3.2"), times),
-            Studio(load_voice(store, "piper-joe", threads=1)),
+            VirtualSmartTurn(store.path("smart-turn-v3.2"), times, known),
+            Studio(load_voice(store, "piper-joe", threads=1), known),
             times,
         )
-        aligner = Aligner(store.path("whisper-tiny.en"))
-        self._heard_at = {t: aligner.heard_at(t, self.kit.sound_of(t)) for t in REPLIES}
+        self._aligner = Aligner(store.path("whisper-tiny.en"))
+        self._kept = known
+        self._heard_at = {t: self._align(t) for t in REPLIES}
+
+    def _align(self, text: str) -> list[int]:
+        sound = self.kit.sound_of(text)
+        key = Kept.key("aligner", text, sound)
+        known: list[int] | None = self._kept.get(key)
+        if known is None:
+            known = self._aligner.heard_at(text, sound)
+            self._kept.put(key, known)
+        return known
 
     def words_at(self, text: str, samples: int) -> int:
         """Words of a reply of which `samples` have been played."""
         return sum(at <= samples for at in self._heard_at[text])
 
     def run(self, scene: Scene) -> Done:
-        self.recall.forget()
         self.recall.real_ms.clear()
         seed = seed_of(scene)
-        runs: dict[str, Run] = {OURS: run_ours(scene, self.kit, seed)}
-        for manner in (PLAIN, SMART_TURN):
-            runs[manner.name] = run_baseline(scene, self.kit, seed, manner)
+        runs: dict[str, Run] = {}
+        for name in self._systems:
+            runs[name] = (
+                run_ours(scene, self.kit, seed)
+                if name == OURS
+                else run_baseline(scene, self.kit, seed, MANNERS[name])
+            )
         return Done(
             {name: score(r, self.words_at) for name, r in runs.items()},
             {name: r.now_ms / 60_000 for name, r in runs.items()},
             list(self.recall.real_ms),
-            [f"{scene.name}: {fault}" for fault in runs[OURS].faults],
+            [f"{scene.name}: {fault}" for run in runs.values() for fault in run.faults],
         )
 
 
 _worker: Worker | None = None
 
 
-def _begin(times: StageTimes) -> None:
+def _begin(times: StageTimes, systems: Sequence[str], kept: Path | None) -> None:
     global _worker
     logging.disable(logging.WARNING)  # faults are counted, not told one by one
-    _worker = Worker(ModelStore(), times)
+    _worker = Worker(ModelStore(), times, systems, kept)
 
 
 def _one(scene: Scene) -> Done:
@@ -128,16 +155,26 @@ def run(
     only: Sequence[str],
     measure_stages: bool,
     events: Path | None,
+    names: Sequence[str] = SYSTEMS,
+    kept: Path | None = None,
+    most: int | None = None,
 ) -> dict[str, Any]:
-    """The whole benchmark. Raises the model store's errors when a model is missing."""
+    """The whole benchmark. names: of the systems. kept: the models' answers, from run to run.
+    most: events of a kind. Raises the model store's errors when a model is missing."""
     began = time.monotonic()
     store = ModelStore()
     times = measured(store) if measure_stages else StageTimes()
-    counts = {k: n for k, n in (QUICK if quick else FULL).items() if not only or k in only}
-    sounds = library(clips, SileroVad(), store, half, counts.get(Kind.BACKCHANNEL, 0))
+    counts = {
+        k: n if most is None else min(n, most)
+        for k, n in (QUICK if quick else FULL).items()
+        if not only or k in only
+    }
+    known = Kept(kept)
+    sounds = library(clips, SileroVad(), store, half, counts.get(Kind.BACKCHANNEL, 0), known)
+    known.close()
     scenes = build(sounds, half, {k: counts.get(k, 0) for k in Kind})
-    done = _through(scenes, jobs, times)
-    systems = {name: [d.scores[name] for d in done] for name in SYSTEMS}
+    done = _through(scenes, jobs, (times, names, kept))
+    systems = {name: [d.scores[name] for d in done] for name in names}
     if events is not None:
         lines = (json.dumps({"system": n} | asdict(e)) for n, es in systems.items() for e in es)
         events.write_text("\n".join(lines) + "\n", "utf-8")
@@ -151,7 +188,7 @@ def run(
         "stage_times_ms": asdict(times),
         "files": {"turns": len({p.sound.name for s in scenes for p in s.plays if p.sound.human})},
         "scenes": len(scenes),
-        "virtual_minutes": round(sum(d.minutes[OURS] for d in done), 1),
+        "virtual_minutes": round(sum(d.minutes[names[0]] for d in done), 1),
         "seconds": round(time.monotonic() - began),
         "recogniser_now_to_table": round(statistics.median(ratios), 2) if ratios else None,
         "faults": faults,
@@ -159,10 +196,12 @@ def run(
     }
 
 
-def _through(scenes: Sequence[Scene], jobs: int, times: StageTimes) -> list[Done]:
+def _through(
+    scenes: Sequence[Scene], jobs: int, begin: tuple[StageTimes, Sequence[str], Path | None]
+) -> list[Done]:
     """In the scenes' order, whatever process ran which."""
     with ProcessPoolExecutor(
-        max(1, jobs), get_context("spawn"), initializer=_begin, initargs=(times,)
+        max(1, jobs), get_context("spawn"), initializer=_begin, initargs=begin
     ) as pool:
         done: list[Done] = []
         for one in pool.map(_one, scenes, chunksize=4):

@@ -17,6 +17,7 @@ from voice_agent.types import IN_RATE, Pcm16, PcmF32
 from voice_agent.vad import WINDOW, SileroVad
 
 from . import prompts
+from .kept import Kept
 
 LEVEL_DB = -26.0  # active speech level of every caller (ITU-T P.56's usual test level)
 STEP = IN_RATE // 100  # 10 ms
@@ -79,12 +80,18 @@ def ranked(sounds: Sequence[Sound], salt: str) -> list[Sound]:
 class Labeller:
     """Finds where somebody speaks in a clean recording, by the detector and by loudness."""
 
-    def __init__(self, vad: SileroVad) -> None:
+    def __init__(self, vad: SileroVad, kept: Kept | None = None) -> None:
         self._vad = vad
+        self._kept = kept or Kept()
 
     def sound(self, name: str, pcm: Pcm16, *, human: bool, text: str = "") -> Sound | None:
         """Brought to `LEVEL_DB` and labelled; None if nobody speaks in it."""
-        voiced = self._voiced(to_float(pcm))
+        key = Kept.key("labels", "", pcm)
+        known = self._kept.get(key)
+        if known is None:
+            known = self._voiced(to_float(pcm))
+            self._kept.put(key, known)
+        voiced = tuple((int(a), int(b)) for a, b in known)
         if not voiced:
             return None
         level = _level_db(pcm, voiced)

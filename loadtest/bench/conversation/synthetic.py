@@ -16,17 +16,19 @@ from voice_agent.models import ModelStore
 from voice_agent.tts.base import Styled, Voice
 from voice_agent.types import IN_RATE, OUT_RATE, Pcm16, PcmF32
 
+from .kept import Kept
 from .sounds import LEVEL_DB, Labeller, Sound, half_of
 
 log = logging.getLogger(__name__)
 
+CALLERS = "kokoro-int8"
 WORDS = ("Mm-hm.", "Yeah.", "Okay.", "Right.", "Uh-huh.", "I see.", "Sure.", "Oh, okay.")
 STYLES = 6  # of the voice's speakers, those first by name
 N_NOISES = 12
 
 
 def backchannels(
-    store: ModelStore, labeller: Labeller, half: int | None, at_most: int
+    store: ModelStore, labeller: Labeller, half: int | None, at_most: int, kept: Kept
 ) -> list[Sound]:
     """Words by speakers of a voice that is not the agent's own, of one half of their names."""
     out: list[Sound] = []
@@ -35,16 +37,27 @@ def backchannels(
             name = f"{style}-{word.strip('.').lower().replace(' ', '-')}"
             if len(out) == at_most or (half is not None and half_of(name) != half):
                 continue
-            pcm = resample(spoken(voice, word), OUT_RATE, IN_RATE)
-            sound = labeller.sound(name, pcm, human=False, text=word)
+            sound = labeller.sound(
+                name, _kept_word(kept, style, voice, word), human=False, text=word
+            )
             if sound is not None:
                 out.append(sound)
     return out
 
 
+def _kept_word(kept: Kept, style: str, voice: Voice, word: str) -> Pcm16:
+    """int16 [n] at 16 kHz."""
+    key = Kept.key(f"{CALLERS} {style}", word)
+    known = kept.get_pcm(key)
+    if known is None:
+        known = resample(spoken(voice, word), OUT_RATE, IN_RATE)
+        kept.put_pcm(key, known)
+    return known
+
+
 def _speakers(store: ModelStore) -> Iterator[tuple[str, Voice]]:
     try:
-        voice = load_voice(store, "kokoro-int8", threads=1)
+        voice = load_voice(store, CALLERS, threads=1)
     except VoiceAgentError as error:
         log.warning("no synthetic callers: %s", error)
         return

@@ -8,9 +8,10 @@ recogniser, one pass at a time) and not for each other.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +26,32 @@ from voice_agent.stt.base import Transcript
 from voice_agent.stt.jobs import Job, JobQueue
 from voice_agent.stt.whisper import WhisperRecognizer
 from voice_agent.think import Ahead, Source, Thought, ThoughtUsage
-from voice_agent.tts.base import AudioPiece, Clause, Voice
+from voice_agent.tts.base import AudioPiece, Clause, Voice, WordTime
 from voice_agent.types import IN_RATE, OUT_RATE, Pcm16, PcmF32
+
+from .kept import Kept
 
 WINDOW_S = 9.0  # of sound that the recogniser's smallest window holds
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What each stage takes, in ms, one call alone; round figures, those of recognition and of
-    the end-of-turn model estimated (`--measure-stages` takes this machine's). recognise: a pass
+    """What each stage takes, in ms, one call alone, rounded, on two cores of an AMD EPYC (Zen 4)
+    without a GPU (`--measure-stages` takes this machine's). recognise: a pass
     over at most 9 s of sound, a further second of it, a word of its transcript. first_text: of
     a language model whose prompt is known but for the caller's words; token: each further one.
     first_piece: of a clause's voice, and each word of the clause; voice_s: a further second of
     sound."""
 
-    recognise: float = 60.0
-    recognise_s: float = 6.0
-    recognise_word: float = 4.0
-    smart_turn: float = 28.0
+    recognise: float = 138.0
+    recognise_s: float = 14.0
+    recognise_word: float = 3.4
+    smart_turn: float = 90.0
     first_text: float = 30.0
     token: float = 6.1
-    first_piece: float = 42.0
-    first_piece_word: float = 4.4
-    voice_s: float = 105.0
+    first_piece: float = 36.0
+    first_piece_word: float = 6.3
+    voice_s: float = 86.0
 
     def recognise_ms(self, sound_s: float, words: int) -> float:
         return (
@@ -69,34 +72,36 @@ TOKENS_PER_WORD = 1.35  # of the shipped language models, in English
 class Recall:
     """A recogniser's answers by what it was asked, and what each took for real (ms)."""
 
-    def __init__(self, recognizer: WhisperRecognizer, times: StageTimes) -> None:
+    def __init__(self, recognizer: WhisperRecognizer, times: StageTimes, kept: Kept) -> None:
         self._recognizer = recognizer
         self.times = times
-        self._known: dict[tuple[bytes, tuple[str, ...]], Transcript] = {}
+        self._kept = kept
         self.real_ms: list[tuple[float, float]] = []  # (measured now, the table's)
 
     def pass_over(
         self, pcm: PcmF32, prefix: Sequence[str] = (), *, final: bool = False
     ) -> Transcript:
         """compute_s is the table's time."""
-        key = (pcm.tobytes(), tuple(prefix))
-        found = self._known.get(key)
-        if found is None:
+        key = Kept.key(self._recognizer.name, json.dumps([*prefix]), pcm)
+        known = self._kept.get(key)
+        if known is None:
             began = time.perf_counter()
-            found = self._recognizer.recognize(pcm, prefix, final)
-            took = (time.perf_counter() - began) * 1000
-            cost = 0.0
-            if found.compute_s:  # else it was too quiet to be worth a pass
-                cost = self.times.recognise_ms(len(pcm) / IN_RATE, len(found.words))
-                self.real_ms.append((took, cost))
-            found = replace(found, compute_s=cost / 1000)
-            self._known[key] = found
-            if len(self._known) > 4000:
-                self._known.pop(next(iter(self._known)))
-        return replace(found, final=final)
-
-    def forget(self) -> None:
-        self._known.clear()
+            heard = self._recognizer.recognize(pcm, prefix, final)
+            took_ms = (time.perf_counter() - began) * 1000
+            known = [heard.words, heard.n_confirmed, heard.no_speech_prob, bool(heard.compute_s),
+                     heard.logprob]  # fmt: skip
+            self._kept.put(key, known)
+        else:
+            took_ms = 0.0
+        words, n_confirmed, no_speech_prob, passed, logprob = known
+        sound_s, cost_ms = len(pcm) / IN_RATE, 0.0
+        if passed:  # else it was too quiet to be worth a pass
+            cost_ms = self.times.recognise_ms(sound_s, len(words))
+            if took_ms:
+                self.real_ms.append((took_ms, cost_ms))
+        return Transcript(
+            tuple(words), n_confirmed, sound_s, cost_ms / 1000, no_speech_prob, final, logprob
+        )
 
 
 @dataclass(slots=True)
@@ -168,9 +173,19 @@ class VirtualRecognizer:
 class VirtualSmartTurn(SmartTurn):
     """The model at once; its answer later."""
 
-    def __init__(self, model: Path, times: StageTimes) -> None:
+    def __init__(self, model: Path, times: StageTimes, kept: Kept) -> None:
         super().__init__(model)
+        self._name = model.name
         self._times = times
+        self._kept = kept
+
+    def predict(self, pcm: PcmF32) -> float:
+        key = Kept.key(self._name, "", pcm)
+        known = self._kept.get(key)
+        if known is None:
+            known = super().predict(pcm)
+            self._kept.put(key, known)
+        return float(known)
 
     async def score(self, pcm: PcmF32) -> float | None:
         p = self.predict(pcm)
@@ -243,18 +258,35 @@ class Reciter:
 class Studio:
     """The agent's voice: every clause is made once and kept."""
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: Voice, kept: Kept | None = None) -> None:
         self._voice = voice
+        self._kept = kept or Kept()
         self._made: dict[tuple[str, int, float], list[AudioPiece]] = {}
         self._replies: dict[str, Pcm16] = {}
 
     def pieces(self, clause: Clause, speed: float = 1.0) -> list[AudioPiece]:
         key = (clause.spoken, clause.pause_ms, speed)
         if key not in self._made:
-            self._made[key] = list(
-                self._voice.synthesize(clause, speed=speed, cancelled=lambda: False)
-            )
+            self._made[key] = self._pieces(clause, speed)
         return self._made[key]
+
+    def _pieces(self, clause: Clause, speed: float) -> list[AudioPiece]:
+        asked = json.dumps([clause.spoken, clause.pause_ms, speed])
+        key = Kept.key(self._voice.name, asked)
+        known = self._kept.get(key)
+        if known is None:
+            made = list(self._voice.synthesize(clause, speed=speed, cancelled=lambda: False))
+            for i, piece in enumerate(made):
+                self._kept.put_pcm(Kept.key(self._voice.name, f"{asked} {i}"), piece.pcm)
+            words = [[(w.index, w.start, w.end) for w in piece.words] for piece in made]
+            self._kept.put(key, [[w, p.last] for w, p in zip(words, made, strict=True)])
+            return made
+        out = []
+        for i, (words, last) in enumerate(known):
+            pcm = self._kept.get_pcm(Kept.key(self._voice.name, f"{asked} {i}"))
+            assert pcm is not None
+            out.append(AudioPiece(pcm, tuple(WordTime(*w) for w in words), last))
+        return out
 
     def clauses(self, text: str) -> list[Clause]:
         """A reply's clauses, cut as a call cuts them."""
