@@ -285,10 +285,10 @@ class Turns:
             onset_s = self.ear.clock_at(onset_ms * IN_RATE // 1000)
             reply.trace.mark(Mark.BARGE_IN_ONSET, onset_s)
             reply.trace.mark(Mark.BARGE_IN_DECIDED, self._clock.now())
+        self._announce(turn, onset_ms)  # clients stop playing on it
         self.mouth.over(ReplyStatus.INTERRUPTED)
         if not self._reply_ending:
             self.tools.interrupted()
-        self._announce(turn, onset_ms)
 
     def _cut(self) -> None:
         reply = self.mouth.reply

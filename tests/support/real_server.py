@@ -25,8 +25,11 @@ START_WITHIN_S = 300  # a busy machine loads slowly; never asserted, only given 
 
 @dataclass(frozen=True)
 class RealServer:
+    """page_port: of a page on this machine that may call the server."""
+
     port: int
     log: Path
+    page_port: int
 
     @property
     def http(self) -> str:
@@ -57,8 +60,11 @@ def real_server(folder: Path) -> Iterator[RealServer]:
     agents.mkdir()
     (agents / "default.toml").write_text(STORYTELLER, "utf-8")
     port = free_port()
+    page_port = free_port()
     log = folder / "server.log"
     env = os.environ | {
+        "VOICE_AGENT__SERVER__ALLOWED_HOSTS": "127.0.0.1",
+        "VOICE_AGENT__SERVER__ALLOWED_ORIGINS": f"http://127.0.0.1:{page_port}",
         "VOICE_AGENT__AGENTS_DIR": str(agents),
         "VOICE_AGENT__SERVER__MAX_CALLS": "3",
     }
@@ -68,7 +74,7 @@ def real_server(folder: Path) -> Iterator[RealServer]:
             command("up", "--port", str(port), "--no-fetch", *models),
             stdout=out, stderr=subprocess.STDOUT, env=env, cwd=folder,
         )  # fmt: skip
-    server = RealServer(port, log)
+    server = RealServer(port, log, page_port)
     try:
         _wait_ready(process, server)
         yield server

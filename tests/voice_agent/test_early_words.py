@@ -209,7 +209,8 @@ def test_a_second_reply_continues_the_first() -> None:
         lambda call: call.add_message("user", "what time is it?"),
         lambda call: call.respond(),
         silence(2500),
-        lambda call: call.respond("Say it again."),
+        lambda call: call.add_message("system", "Say it again."),
+        lambda call: call.respond(),
         tail_ms=2500,
     )
     done = scene.of(ReplyDone)
