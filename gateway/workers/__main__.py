@@ -36,6 +36,7 @@ def main() -> None:
     sock.setblocking(False)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(serve(sock, start))
 

@@ -84,7 +84,7 @@ class RtcCaller:
         try:
             await pc.setLocalDescription(await pc.createOffer())
             offer = {"type": "offer", "sdp": pc.localDescription.sdp}
-            async with httpx2.AsyncClient() as client:
+            async with httpx2.AsyncClient(timeout=30.0) as client:
                 answer = (await client.post(f"{self._url}/rtc/offer", json=offer)).json()
             await pc.setRemoteDescription(RTCSessionDescription(answer["sdp"], "answer"))
             async with asyncio.timeout(20):
