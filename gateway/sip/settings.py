@@ -246,9 +246,7 @@ def door_account(settings: SipSettings) -> str:
 
     No transport is named: it then answers on all of them.
     """
-    parts = [f"<sip:{settings.user}@{settings.host}>", "regint=0"]
-    if settings.direct:
-        parts.append("catchall=yes")
+    parts = [f"<sip:{settings.user}@{settings.host}>", "regint=0", "catchall=yes"]
     return ";".join([*parts, *_common(settings)])
 
 

@@ -52,6 +52,7 @@ class Phone:
         self._runtime = Runtime()
         self._died = asyncio.Event()
         self._runtime.on_dead = self._died.set
+        self._running = False
         self._door: UserAgent | None = None
         self._trunk: UserAgent | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -80,7 +81,9 @@ class Phone:
                 extra_config_text=stack_text(settings),
             )
         )
-        self._door = await self._account(door_account(settings))
+        self._running = True
+        if settings.direct:
+            self._door = await self._account(door_account(settings))
         if settings.trunk is not None:
             self._trunk = await self._account(trunk_account(settings))
             if settings.trunk.expires_s:
@@ -125,7 +128,7 @@ class Phone:
                     raise StackDied("the SIP thread ended")
             except TimeoutError:
                 pass
-            if self._door is None:
+            if not self._running:
                 continue
             try:
                 async with asyncio.timeout(PING_S):

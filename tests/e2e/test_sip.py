@@ -259,7 +259,7 @@ async def test_registering_at_a_trunk(
 ) -> None:
     trunk_port, port, rtp = free_udp(), free_udp(2), free_udp(8)
     trunk = Trunk(f"{HOST}:{trunk_port}", "line1", password, auth_user="acct")
-    settings = SipSettings(port=port, rtp_ports=(rtp, rtp + 7), trunk=trunk)
+    settings = SipSettings(port=port, rtp_ports=(rtp, rtp + 7), trunk=trunk, direct=False)
     gateway = Gateway(FakeStack(), GatewayConfig())
     telephone = Telephone(gateway, settings)
     async with asyncio.TaskGroup() as group:
@@ -270,7 +270,9 @@ async def test_registering_at_a_trunk(
         run = await at_trunk
         assert run.ok, run.log
         await until(lambda: "sip_registered" in telephone.gauges(), "the trunk's answer")
+        elsewhere = await sipp(tmp_path, "direct", [s.invite(), s.got(404), s.ACK], port)
         running.cancel()
+    assert elsewhere.ok, f"a call that is not for the trunk's number: {elsewhere.log}"
     assert telephone.gauges()["sip_registered"] == accepted
     told = [record for record in caplog.records if record.name == "gateway.sip.telephone"]
     assert any("403" in record.getMessage() for record in told) is (accepted == 0.0)
