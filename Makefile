@@ -18,7 +18,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels test test-browser test-sanitized fuzz audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-conversation load clean
+.PHONY: help install up kernels test test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-conversation load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-sanitized: $(INSTALL_DONE) ## The native kernels under AddressSanitizer and
 
 fuzz: $(INSTALL_DONE) ## Damaged messages to every parser, many more than `make test` tries. FUZZ_EXAMPLES=20000
 	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(BIN)/python -m pytest tests/fuzz $(ARGS)
+
+test-aborts: $(INSTALL_DONE) ## Clients that leave at every stage of a handshake, 10,000 times.
+	ABORT_CYCLES=10000 $(BIN)/python -m pytest tests/gateway/test_aborts.py $(ARGS)
 
 audit: $(INSTALL_DONE) ## Known weaknesses of the pinned packages; needs the advisory service of pypi.org.
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints/cpu.txt

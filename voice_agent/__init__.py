@@ -6,6 +6,7 @@ They are loaded when they are first used: importing `voice_agent` loads nothing 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from voice_agent.library.server import serve as serve
     from voice_agent.tools.base import ToolFailed as ToolFailed
     from voice_agent.tools.python import tool as tool
+
+# ONNX Runtime reports its use to its maker unless told otherwise before it is loaded
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOMES = {
     "Agent": "library.agent",

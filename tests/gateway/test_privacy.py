@@ -6,6 +6,9 @@ import base64
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import httpx
@@ -20,6 +23,20 @@ from voice_agent import logs
 pytestmark = pytest.mark.unit
 KEY, WRONG = "a-secret-key-for-this-test", "a-wrong-key-for-this-test"
 SAID, ANSWERED, TYPED = "my pin is fourteen ninety two", "your balance is nine", "typed secret"
+
+
+def test_no_library_reports_home() -> None:
+    """ONNX Runtime keeps what it would send in a file of its own."""
+    script = (
+        "import os, voice_agent, onnxruntime\n"
+        "links = [f'/proc/self/fd/{f}' for f in os.listdir('/proc/self/fd')]\n"
+        "print([os.readlink(p) for p in links if os.path.exists(p) and 'onnx' in os.readlink(p)])"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.fixture
