@@ -22,36 +22,29 @@ from voice_agent.events import (
     Event,
     Partial,
     ReplyDone,
-    ReplySounds,
-    ReplyStarted,
     ReplyStatus,
-    ReplyText,
     SpeechStarted,
     SpeechStopped,
-    ToolStarted,
     TurnCommitted,
     TurnReopened,
 )
 from voice_agent.playout import Tick
-from voice_agent.types import FRAME_MS, Frame, ReplyId
+from voice_agent.types import FRAME_MS, Frame
 
 from . import client_events as ce
 from .audio_in import AudioInput
-from .errors import ProtocolError, unsupported
+from .errors import ProtocolError
 from .history import History
-from .items import Conversation, Item, new_id
+from .items import Conversation, new_id
 from .line import Line, Outbox
-from .permits import check_response, check_update
-from .plan import Plan, declarations, plan_of, reply_settings, tool_choice
-from .response import Response
+from .permits import check_update
+from .plan import declarations, tool_choice
+from .responses import UNLIMITED_TOKENS, Responses
 from .settings import Settings, revise
 from .turn_detection import turn_taking
 from .turns import Turns
 
 log = logging.getLogger(__name__)
-
-KEPT_RESPONSES = 16
-UNLIMITED_TOKENS = 4096
 
 
 def _limit(settings: Settings) -> int:
@@ -83,7 +76,6 @@ class RealtimeSession:
         self._on_error = on_error
         self._on_frame = on_frame
         self._make_guard = guard
-        self._rate_limits = rate_limits
         self._guard: EchoGuard | None = None
         self._lead_frames = lead_ms // FRAME_MS
         self._ahead = 0  # frames that the client has and has not played yet
@@ -91,9 +83,13 @@ class RealtimeSession:
         self.settings = Settings(session_id=new_id("sess"), model=model)
         self._conversation = Conversation()
         self._input = AudioInput(self._hear, self.settings.input_format)
-        self._responses: dict[ReplyId, Response] = {}
-        self._active: Response | None = None
-        self._plan: Plan | None = None  # of the response.create under way
+        self._responses = Responses(
+            self._conversation,
+            self._emit,
+            settings=lambda: self.settings,
+            rate_limits=rate_limits,
+            sends_audio=carries_audio,
+        )
         self._turns = Turns(self._conversation, self._emit)
         self._pulling = False
         self._deferred: deque[Event] = deque()  # raised while a frame was being pulled
@@ -106,6 +102,7 @@ class RealtimeSession:
         """
         self._call = call
         self._history = History(self._conversation, call, self._emit, self._grant)
+        self._responses.attach(call, self._history, self._grant)
         self._guard = self._make_guard(False) if self._carries_audio else None
         if self._grant.session:
             self.configure(self._grant.session, hidden=True)
@@ -171,7 +168,7 @@ class RealtimeSession:
             if not tick.audible or self._ahead > self._lead_frames:
                 break
         for tick in self.call.aside_ticks():
-            self._sent(tick)
+            self._responses.sent(tick)
         if self._guard is not None:
             self._guard.tick()
 
@@ -184,18 +181,12 @@ class RealtimeSession:
             self._pulling = False
         if tick.audible and tick.reply is not None:
             self._ahead += 1
-            response = self._sent(tick)
+            response = self._responses.sent(tick)
             if self._guard is not None and response is not None and response.speaks:
                 self._guard.sent(tick.pcm)
         while self._deferred:
             self._handle(self._deferred.popleft())
         return tick
-
-    def _sent(self, tick: Tick) -> Response | None:
-        response = self._responses.get(tick.reply) if tick.reply is not None else None
-        if response is not None and tick.audible:
-            response.add_audio(tick.pcm, tick.offset)
-        return response
 
     def _hear(self, frame: Frame) -> None:
         self._on_frame(frame)
@@ -228,68 +219,21 @@ class RealtimeSession:
                 self._turns.silent(turn, start_ms, end_ms)
             case CallFault(code, message):
                 self.error(ProtocolError(code, message, kind="server_error"))
-            case _:
-                self._handle_reply(event)
-
-    def _handle_reply(self, event: Event) -> None:
-        match event:
-            case ReplyStarted(reply):
-                self._reply_started(reply)
-            case ReplySounds(reply):
-                self._reply_sounds(reply)
-            case ReplyText(reply, delta):
-                if (response := self._responses.get(reply)) is not None:
-                    response.add_text(delta)
-            case ToolStarted(reply, id_, name, arguments, True):
-                if (response := self._responses.get(reply)) is not None:
-                    response.add_call(id_, name, arguments)
             case ReplyDone():
                 self._reply_done(event)
             case _:
-                pass
-
-    def _reply_started(self, reply: ReplyId) -> None:
-        plan, self._plan = self._plan, None
-        response = Response(
-            reply,
-            plan or plan_of(self.settings),
-            self._conversation,
-            self._emit,
-            sends_audio=self._carries_audio,
-        )
-        self._responses[reply] = response
-        if not reply.aside:
-            self._active = response
-        if limits := self._rate_limits():
-            self._emit("rate_limits.updated", rate_limits=limits)
-        if len(self._responses) > KEPT_RESPONSES:
-            del self._responses[next(iter(self._responses))]
-
-    def _reply_sounds(self, reply: ReplyId) -> None:
-        response = self._responses.get(reply)
-        if response is not None and response.speaks:
-            response.sounded = True
-            if not self._carries_audio:
-                self._emit("output_audio_buffer.started", response_id=response.id)
+                self._responses.on_event(event)
 
     def _reply_done(self, event: ReplyDone) -> None:
-        response = self._responses.get(event.reply)
+        response = self._responses.of(event.reply)
         if response is None:
             return
-        whole = event.status is ReplyStatus.COMPLETED
-        if not whole:
+        if event.status is not ReplyStatus.COMPLETED:
             self.line.drop(response.id)
             self._ahead = 0
             if self._guard is not None:
                 self._guard.cut()
-        if self._active is response:
-            self._active = None
-        response.finish(event)
-        if response.sounded and not self._carries_audio:
-            what = "stopped" if whole else "cleared"
-            self._emit(f"output_audio_buffer.{what}", response_id=response.id)
-            if not whole:  # where its sound ended is known here only
-                self._history.truncated(response, event.audio_ms)
+        self._responses.done(response, event)
 
     # ------------------------------------------------------------ from the client
 
@@ -330,20 +274,20 @@ class RealtimeSession:
                 self.call.clear_audio()
                 self._emit("input_audio_buffer.cleared")
             case ce.OutputClear():
-                self._clear_output()
+                self._responses.clear_output()
             case ce.ItemCreate():
                 self._history.create(event)
             case ce.ItemDelete():
-                self._history.delete(event.item_id, in_progress=self._active)
+                self._history.delete(event.item_id, in_progress=self._responses.active)
             case ce.ItemRetrieve():
                 item = self._conversation.get(event.item_id)
                 self._emit("conversation.item.retrieved", to=to, item=item.wire())
             case ce.ItemTruncate():
-                self._truncate(event)
+                self._responses.truncate(event)
             case ce.ResponseCreate():
-                self._create_response(event.response)
+                self._responses.create(event.response)
             case ce.ResponseCancel():
-                self._cancel_response(event.response_id)
+                self._responses.cancel(event.response_id)
 
     def _update(self, asked: ce.SessionSettings | ce.TranscriptionSettings) -> None:
         after = revise(self.settings, asked)
@@ -373,8 +317,9 @@ class RealtimeSession:
             self._input.set_format(after.input_format)
             if self._carries_audio:
                 self._guard = self._make_guard(not isinstance(after.input_format, ce.PcmFormat))
-        if after.output_format != now.output_format and self._active is not None:
-            self._active.use_format(after.output_format)
+        active = self._responses.active
+        if after.output_format != now.output_format and active is not None:
+            active.use_format(after.output_format)
         answers = detection is None or detection.create_response
         call.manual_turns = detection is None
         call.auto_response = answers and after.kind == "realtime"
@@ -394,74 +339,3 @@ class RealtimeSession:
                 event_id,
                 to,
             )
-
-    def _clear_output(self) -> None:
-        if self._carries_audio:
-            raise ProtocolError(
-                "unsupported_event", "output_audio_buffer.clear belongs to WebRTC: "
-                "send response.cancel.",
-            )  # fmt: skip
-        if self._active is not None and self._active.speaks:
-            self._cancel_response(None)
-
-    def _truncate(self, event: ce.ItemTruncate) -> None:
-        item = self._conversation.get(event.item_id)
-        response = next((r for r in self._responses.values() if r.item.id == item.id), None)
-        if not isinstance(item, Item) or item.role != "assistant" or response is None:
-            raise ProtocolError(
-                "invalid_value", "Only a spoken reply of ours can be truncated.", param="item_id"
-            )
-        if event.content_index != 0:
-            raise ProtocolError("invalid_value", "content_index must be 0.", param="content_index")
-        if self._carries_audio and event.audio_end_ms > response.sent_ms:
-            raise ProtocolError(
-                "invalid_value",
-                f"audio_end_ms {event.audio_end_ms} is past the {response.sent_ms} ms sent.",
-                param="audio_end_ms",
-            )
-        at_ms = event.audio_end_ms
-        self.call.truncate(
-            response.reply, response.reply_ms_at(at_ms) if self._carries_audio else at_ms
-        )
-        self._history.truncated(response, event.audio_end_ms)
-
-    def _create_response(self, asked: ce.ResponseSettings | None) -> None:
-        if self.settings.kind == "transcription":
-            raise ProtocolError("unsupported_event", "A transcription session answers nothing.")
-        if asked is not None:
-            check_response(self._grant, asked)
-        plan = plan_of(self.settings, asked)
-        wanted = reply_settings(plan, asked, self._conversation, UNLIMITED_TOKENS)
-        if plan.aside and plan.modality == "audio" and not self._carries_audio:
-            raise unsupported(
-                "response.output_modalities",
-                'Beside the conversation a WebRTC session gets text: send ["text"].',
-            )
-        self._plan = plan
-        try:
-            if plan.aside:
-                self.call.aside(wanted)
-            elif not self.call.respond(wanted):
-                raise ProtocolError(
-                    "conversation_already_has_active_response",
-                    "A response is in progress: wait for response.done, or cancel it.",
-                )
-        except Exception:
-            self._plan = None
-            raise
-
-    def _cancel_response(self, response_id: str | None) -> None:
-        found = [self._active] if self._active is not None else []
-        if response_id is not None:
-            found = [r for r in self._responses.values() if r.id == response_id and not r.done]
-        if not found:
-            raise ProtocolError(
-                "response_cancel_not_active", "There is no such response to cancel.",
-                param="response_id" if response_id else None,
-            )  # fmt: skip
-        response = found[0]
-        response.cancelled_by_client = True
-        if response.reply.aside:
-            self.call.cancel_aside(response.reply)
-        else:
-            self.call.cancel_reply()

@@ -79,7 +79,8 @@ def test_the_table_is_what_happens() -> None:
         else:
             # a frame needs a reply that the call itself plays: its first frame is its only one
             call._n_replies = 1
-            s._responses[ReplyId("call0", 1)] = s._responses[REPLY]
+            known = s._responses._known
+            known[ReplyId("call0", 1)] = known[REPLY]
             call.on_event = lambda event: None
             call._begin("x", None)
             s.tick()

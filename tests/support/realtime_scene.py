@@ -79,7 +79,7 @@ class Talk(Scene):
                 call.hear(Frame(part[i : i + IN_FRAME]))
                 self.session.pull()
                 for tick in call.aside_ticks():
-                    self.session._sent(tick)
+                    self.session._responses.sent(tick)
         call.hang_up(EndReason.CALLER_HUNG_UP)
         self.reason = await life
         await self.stack.close()
