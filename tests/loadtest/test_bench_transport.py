@@ -29,6 +29,7 @@ async def test_the_caller_without_models_never_stops_talking() -> None:
     speech = (np.arange(10 * OUT_FRAME) % 1000 + 1).astype(np.int16)
     events: list[Event] = []
     call = TalkingCall("a", events.append, speech)
+    assert not call.tick().audible  # the clock may be there before the call
     task = asyncio.create_task(call.run())
     await asyncio.sleep(0)
     heard = np.concatenate([call.tick().pcm for _ in range(25)])

@@ -13,7 +13,7 @@ from engine.histogram import HistogramSnapshot
 from voice_agent.events import CallEnded, CallStarted, EndReason, Event, ReplyStarted
 from voice_agent.player import Player, Sounding
 from voice_agent.playout import Tick
-from voice_agent.types import OUT_FRAME, OUT_RATE, Frame, FrameFlag, Pcm16, ReplyId
+from voice_agent.types import OUT_FRAME, OUT_RATE, SILENT_OUT, Frame, FrameFlag, Pcm16, ReplyId
 
 AHEAD = OUT_RATE // 2
 
@@ -33,6 +33,7 @@ class TalkingCall:
         self._reply = ReplyId(name, 0)
         self._speech = speech
         self._made = 0
+        self._begun = False
         self._player: Sounding = Player()
         self._over = asyncio.Event()
         self._reason = EndReason.CALLER_HUNG_UP
@@ -44,6 +45,7 @@ class TalkingCall:
         self._on_event(CallStarted(self._name, "bench"))
         self._on_event(ReplyStarted(self._reply))
         self._player.begin(self._reply.n)
+        self._begun = True
         await self._over.wait()
         self._on_event(CallEnded(self._name, self._reason))
         return self._reason
@@ -56,6 +58,8 @@ class TalkingCall:
         self.heard[frame.flag] += 1
 
     def tick(self) -> Tick:
+        if not self._begun:
+            return Tick(SILENT_OUT)
         while self._made < self.played + AHEAD:
             at = self._made % len(self._speech)
             pcm = self._speech[at : at + OUT_FRAME]
