@@ -14,7 +14,6 @@ from aiortc.sdp import SessionDescription
 from voice_agent.errors import UsageError
 
 MAX_CANDIDATES = 64  # each is an address that we would send a check to
-MAX_SECTIONS = 2
 _SHA = frozenset(("sha-256", "sha-384", "sha-512"))
 
 
@@ -37,7 +36,7 @@ def check_offer(sdp: str) -> None:
         _check_section(media)
     names = [media.rtp.muxId for media in offer.media]
     bundled = [group.items for group in offer.group if group.semantic == "BUNDLE"]
-    if len(names) == MAX_SECTIONS and bundled != [names]:
+    if bundled != [names] and not (len(names) == 1 and not bundled):
         raise _refused("must carry everything over one transport: a=group:BUNDLE.")
 
 

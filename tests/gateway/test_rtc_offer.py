@@ -19,7 +19,7 @@ DATA = OFFER[OFFER.index("m=application") :]
     [
         OFFER,
         OFFER.replace("\r\n", "\n"),
-        AUDIO,
+        AUDIO.replace("BUNDLE 0 1", "BUNDLE 0"),
         AUDIO.replace("a=group:BUNDLE 0 1\r\n", ""),
         OFFER.replace("a=sendrecv", "a=recvonly"),
         OFFER.replace("setup:actpass", "setup:active"),
@@ -48,6 +48,7 @@ def test_a_voice_call_passes(offer: str) -> None:
         (OFFER.replace("a=mid:1\r\n", ""), "a=mid"),
         (OFFER.replace("a=group:BUNDLE 0 1\r\n", ""), "BUNDLE"),
         (OFFER.replace("BUNDLE 0 1", "BUNDLE 0"), "BUNDLE"),
+        (AUDIO.replace("a=mid:0", "a=mid:1"), "BUNDLE"),
         (OFFER.replace("a=mid:1", "a=mid:0"), "BUNDLE"),
         (OFFER.replace("a=ice-pwd:abcdefghijklmnopqrstuvwx\r\n", ""), "ICE|not be read"),
         (OFFER.replace("a=fingerprint:sha-256", "a=fingerprint:md5"), "fingerprint"),
