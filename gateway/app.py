@@ -27,6 +27,8 @@ from .guard import Guard
 from .metrics import CONTENT_TYPE
 from .openai_http.routes import openai_routes
 from .ops import ops_routes
+from .page_socket import PATH as PAGE_SOCKET
+from .page_socket import page_endpoint
 from .patience import Crowd, bounded_http
 from .realtime_http import realtime_routes
 from .realtime_ws import realtime_endpoint
@@ -46,6 +48,8 @@ PAGE_FILES = {
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/call.js": ("call.js", "text/javascript; charset=utf-8"),
     "/pass.js": ("pass.js", "text/javascript; charset=utf-8"),
+    "/socket_call.js": ("socket_call.js", "text/javascript; charset=utf-8"),
+    "/worklet.js": ("worklet.js", "text/javascript; charset=utf-8"),
     "/meters.js": ("meters.js", "text/javascript; charset=utf-8"),
     "/transcript.js": ("transcript.js", "text/javascript; charset=utf-8"),
     "/playback.js": ("playback.js", "text/javascript; charset=utf-8"),
@@ -105,6 +109,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/rtc/offer", _offer, methods=["POST"]),
             Route("/rtc/servers", _ice_servers),
             Route("/api/calls", calls_endpoint, methods=["POST"]),
+            WebSocketRoute(PAGE_SOCKET, page_endpoint),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             WebSocketRoute(TWILIO, TwilioDoor(gateway).serve),
             *ops_routes(),

@@ -37,21 +37,21 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._queue: deque[tuple[str, str | None]] = deque()
+        self._queue: deque[tuple[str | bytes, str | None]] = deque()
         self._bytes = 0
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self.full = asyncio.Event()
 
-    def put(self, text: str, key: str | None = None) -> None:
+    def put(self, message: str | bytes, key: str | None = None) -> None:
         if self.full.is_set():
             return
-        if len(self._queue) >= QUEUE_MESSAGES or self._bytes + len(text) > QUEUE_BYTES:
+        if len(self._queue) >= QUEUE_MESSAGES or self._bytes + len(message) > QUEUE_BYTES:
             self.full.set()
             return
-        self._queue.append((text, key))
-        self._bytes += len(text)
+        self._queue.append((message, key))
+        self._bytes += len(message)
         self._idle.clear()
         self._wake.set()
 
@@ -59,15 +59,18 @@ class Outbox:
         """Forget unsent messages of `key`: the audio of a response that was cut."""
         if any(k == key for _, k in self._queue):
             self._queue = deque(entry for entry in self._queue if entry[1] != key)
-            self._bytes = sum(len(text) for text, _ in self._queue)
+            self._bytes = sum(len(message) for message, _ in self._queue)
 
     async def send_all(self, websocket: WebSocket) -> None:
         """Until cancelled. Raises WebSocketDisconnect when the client is gone."""
         while True:
             while self._queue:
-                text, _ = self._queue.popleft()
-                self._bytes -= len(text)
-                await websocket.send_text(text)
+                message, _ = self._queue.popleft()
+                self._bytes -= len(message)
+                if isinstance(message, str):
+                    await websocket.send_text(message)
+                else:
+                    await websocket.send_bytes(message)
             self._idle.set()
             self._wake.clear()
             await self._wake.wait()

@@ -50,9 +50,19 @@ class PageSide:
 
     channel = "events"
 
-    def __init__(self, gateway: Gateway, agent: str | None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        agent: str | None,
+        lead_ms: int = 0,
+        watch: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        """lead_ms: so far ahead of its playing is our sound sent. watch: sees every event before
+        the page is told."""
         self._gateway = gateway
         self._agent = agent
+        self._lead_ms = lead_ms
+        self._watch = watch
         self._call: CallPort | None = None
         self._tell: Tell = lambda text: None
         self._leave: Callable[[], None] = lambda: None
@@ -62,11 +72,12 @@ class PageSide:
 
     def begin(self, tell: Tell, leave: Callable[[], None]) -> CallPort:
         self._tell, self._leave = tell, leave
-        self._call = self._gateway.stack.open_call(self._agent, self.on_event, 0)
+        self._call = self._gateway.stack.open_call(self._agent, self.on_event, self._lead_ms)
         return self._call
 
     def on_event(self, event: Event) -> None:
         self._gateway.observe(event)
+        self._watch(event)
         if (data := page_event(event)) is not None:
             self._tell(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
 

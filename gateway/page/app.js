@@ -3,6 +3,7 @@
 import { Call, CallError } from "./call.js";
 import { Meters } from "./meters.js";
 import { Pass } from "./pass.js";
+import { SocketCall } from "./socket_call.js";
 import { Sound } from "./sound.js";
 import { Transcript } from "./transcript.js";
 import { t, translate } from "./words.js";
@@ -22,6 +23,7 @@ let lastFault = null;
 let attempts = 0;
 let timer = 0;
 let starting = false;
+let bySocket = false; // WebRTC can't connect: so it is for as long as the page is open
 
 const meters = new Meters({ input: $("level-in"), output: $("level-out") });
 const sound = new Sound({
@@ -37,6 +39,7 @@ const sound = new Sound({
 const transcript = new Transcript($("turns"), (text) => { $("spoken").textContent = text; });
 
 function show(state, words = t(state)) {
+  if (bySocket && ["connecting", "listening"].includes(state)) words = t(`${state}_socket`);
   document.body.dataset.state = state;
   $("status").textContent = sound.muted && state === "listening" ? t("muted") : words;
   const live = !["idle", "ended"].includes(state);
@@ -118,7 +121,7 @@ async function start() {
   $("welcome").hidden = true;
   $("agent").disabled = true;
   show(attempts ? "retrying" : "connecting");
-  const mine = (call = new Call({
+  const mine = (call = new (bySocket ? SocketCall : Call)({
     event: onEvent,
     input: (stream) => meters.attach("input", stream),
     output: (stream) => {
@@ -180,6 +183,10 @@ function explain(error, wasLive) {
       break;
     case "full":
       countdown(error);
+      break;
+    case "no-media":
+      bySocket = true;
+      start();
       break;
     case "lost":
     case "unreachable":

@@ -1,10 +1,10 @@
 // One call over WebRTC: microphone out, voice in, events on the data channel "events".
 
-import { Playback } from "./playback.js";
+import { Playback, delaysOf } from "./playback.js";
 
 export class CallError extends Error {
   // kind: insecure | no-microphone | microphone-denied | microphone-busy | key | full | refused |
-  //       unreachable | lost
+  //       unreachable | no-media (WebRTC can't connect) | lost
   constructor(kind, message, retryAfter = 0) {
     super(message);
     this.kind = kind;
@@ -12,7 +12,7 @@ export class CallError extends Error {
   }
 }
 
-const CONNECT_MS = 15000;
+const CONNECT_MS = 10000;
 const LOST_MS = 4000;
 const TAIL_MS = 450;
 
@@ -70,12 +70,14 @@ export class Call {
   //      outputLatency() -> s}
   constructor(on) {
     this.on = on;
+    this.live = false; // it was connected
     this.closed = false;
     this.muted = false;
   }
 
   // device: a microphone's id; "": the system's choice.
   async start(agent, pass, device) {
+    if (!window.RTCPeerConnection) throw new CallError("no-media", "");
     await this.open(device);
     if (this.closed) return this.release();
     const servers = await iceServers(pass);
@@ -83,13 +85,13 @@ export class Call {
     const pc = (this.pc = new RTCPeerConnection({ iceServers: servers }));
     this.channel = pc.createDataChannel("events");
     this.channel.onmessage = (message) => this.receive(JSON.parse(message.data));
-    this.playback = new Playback(pc, (message) => this.send(message), this.on.outputLatency);
+    this.playback = new Playback(
+      () => delaysOf(pc), (message) => this.send(message), this.on.outputLatency,
+    );
     this.sender = pc.addTrack(this.stream.getAudioTracks()[0], this.stream);
     pc.ontrack = (event) => this.on.output(event.streams[0] || new MediaStream([event.track]));
     pc.onconnectionstatechange = () => this.watch();
-    this.timer = setTimeout(
-      () => this.close(new CallError("lost", "No connection for audio could be made.")), CONNECT_MS,
-    );
+    this.timer = setTimeout(() => this.close(new CallError("no-media", "")), CONNECT_MS);
     try {
       await pc.setLocalDescription(await pc.createOffer());
       await this.gathered();
@@ -145,16 +147,21 @@ export class Call {
   watch() {
     const state = this.pc.connectionState;
     if (state === "connected") {
-      clearTimeout(this.timer);
-      this.playback.start();
-      if (this.muted) this.send({ type: "mute", on: true });
-      this.on.connected();
+      this.connected();
     } else if (state === "disconnected") {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.close(new CallError("lost", "")), LOST_MS);
     } else if (state === "failed" || state === "closed") {
-      this.close(new CallError("lost", ""));
+      this.close(new CallError(this.live ? "lost" : "no-media", ""));
     }
+  }
+
+  connected() {
+    clearTimeout(this.timer);
+    this.live = true;
+    this.playback.start();
+    if (this.muted) this.send({ type: "mute", on: true });
+    this.on.connected();
   }
 
   receive(data) {
@@ -162,7 +169,8 @@ export class Call {
     this.on.event(data);
     if (data.type === "ended") {
       clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.close(null), TAIL_MS); // the last words are still playing
+      // the last words are still playing
+      this.timer = setTimeout(() => this.close(null), TAIL_MS + this.playback.behindMs);
     }
   }
 

@@ -21,10 +21,24 @@ class Mean {
   }
 }
 
+// What WebRTC tells, as `delays` below.
+export async function delaysOf(pc) {
+  const found = {};
+  for (const stat of (await pc.getStats()).values()) {
+    if (stat.type === "inbound-rtp" && stat.kind === "audio") {
+      found.buffer = [stat.jitterBufferDelay, stat.jitterBufferEmittedCount];
+    } else if (stat.type === "media-playout") {
+      found.output = [stat.totalPlayoutDelay, stat.totalSamplesCount];
+    }
+  }
+  return found;
+}
+
 export class Playback {
-  // send(message): to the server; outputLatency() -> s, for browsers whose statistics lack it
-  constructor(pc, send, outputLatency) {
-    this.pc = pc;
+  // delays(): {buffer: [seconds of all samples, samples], output: likewise}, both optional;
+  // send(message): to the server; outputLatency() -> s, where `delays` doesn't have it
+  constructor(delays, send, outputLatency) {
+    this.delays = delays;
     this.send = send;
     this.outputLatency = outputLatency || (() => 0);
     this.buffer = new Mean();
@@ -42,16 +56,11 @@ export class Playback {
   }
 
   async report() {
-    let [buffer, output] = [null, null];
-    for (const stat of (await this.pc.getStats()).values()) {
-      if (stat.type === "inbound-rtp" && stat.kind === "audio") {
-        buffer = this.buffer.next(stat.jitterBufferDelay, stat.jitterBufferEmittedCount);
-      } else if (stat.type === "media-playout") {
-        output = this.output.next(stat.totalPlayoutDelay, stat.totalSamplesCount);
-      }
-    }
+    const { buffer, output } = await this.delays();
+    if (buffer) this.buffer.next(...buffer);
+    if (output) this.output.next(...output);
     if (!this.buffer.count) return; // nothing has been played yet
-    this.behindMs = buffer + (output || 1000 * this.outputLatency());
+    this.behindMs = this.buffer.ms + (this.output.ms || 1000 * this.outputLatency());
     if (Math.abs(this.behindMs - this.told) < CHANGE_MS) return;
     const message = { type: "playback", behind_ms: Math.round(this.behindMs) };
     if (this.send(message)) this.told = this.behindMs;

@@ -1,4 +1,4 @@
-"""Audio from a program: base64 chunks of any length in, 16 kHz 20 ms frames out, in order.
+"""Audio from a program: chunks of any length in, 16 kHz 20 ms frames out, in order.
 
 Media time is samples. A sender faster than real time is heard at its own sample time, as fast as
 the call may take it (`FRAMES_PER_TICK`), with at most BACKLOG_S waiting. A gap is not silence:
@@ -16,7 +16,16 @@ import numpy as np
 
 from gateway.media import g711
 from gateway.media.resample import Resampler
-from voice_agent.types import FRAME_MS, IN_FRAME, IN_RATE, OUT_RATE, SILENT_IN, Frame, FrameFlag
+from voice_agent.types import (
+    FRAME_MS,
+    IN_FRAME,
+    IN_RATE,
+    OUT_RATE,
+    SILENT_IN,
+    Frame,
+    FrameFlag,
+    Pcm16,
+)
 
 from .client_events import AlawFormat, PcmFormat
 from .errors import ProtocolError
@@ -34,7 +43,8 @@ class AudioInput:
     everything before it has been heard.
     """
 
-    def __init__(self, hear: Callable[[Frame], None], fmt: Format) -> None:
+    def __init__(self, hear: Callable[[Frame], None], fmt: Format | None = None) -> None:
+        """fmt: of what is appended; None: it is only fed."""
         self._hear = hear
         self._queue: deque[Frame | Callable[[], None]] = deque()
         self._n_frames = 0
@@ -43,7 +53,8 @@ class AudioInput:
         self._idle_ticks = 0
         self.fill_gaps = True
         self.heard_frames = 0
-        self.set_format(fmt)
+        if fmt is not None:
+            self.set_format(fmt)
 
     def set_format(self, fmt: Format) -> None:
         self._format = fmt
@@ -70,7 +81,11 @@ class AudioInput:
             pcm = g711.decode_alaw(data)
         else:
             pcm = g711.decode_ulaw(data)
-        samples = np.concatenate([self._rest, self._resampler.push(pcm)])
+        self.feed(self._resampler.push(pcm))
+
+    def feed(self, pcm: Pcm16) -> None:
+        """16 kHz. Raises ProtocolError when too much waits; it is then not heard at all."""
+        samples = np.concatenate([self._rest, pcm])
         whole = len(samples) // IN_FRAME
         if (self._n_frames + whole) * FRAME_MS > BACKLOG_S * 1000:
             raise ProtocolError(

@@ -3,6 +3,7 @@
 //   node drive.mjs '{"url": ..., "chromium": ..., "wav": ..., "shots": DIR, "scene": ..., ...}'
 //
 // scenes: call (a whole conversation with a barge-in), behind, idle, full, key, insecure,
+//         socket (WebRTC can't connect: option webrtc is "blocked" or "missing"),
 //         denied, lost, sound (muting, holding to talk, typing, volume), ops (somebody is on the line), ops-key
 
 import { readFile } from "node:fs/promises";
@@ -40,13 +41,17 @@ const shot = async (name) => {
   await page.screenshot({ path });
   saw.shots.push(path);
 };
-// What breaks WCAG 2.2 A and AA, as axe sees it: "rule: first element".
+// What breaks WCAG 2.2 A and AA, as axe sees it: "rule: first element". What is just fading in has
+// not its own contrast yet: nothing moves meanwhile.
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const faults = async () => {
+  await page.emulateMedia({ reducedMotion: "reduce" });
   await page.evaluate(axe);
-  return page.evaluate(async () => (await window.axe.run(document, {
+  const found = await page.evaluate(async () => (await window.axe.run(document, {
     runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"],
   })).violations.map((v) => `${v.id}: ${v.nodes[0].html}`));
+  await page.emulateMedia({ reducedMotion: o.reduced ? "reduce" : "no-preference" });
+  return found;
 };
 const status = () => page.textContent("#status");
 const state = (...names) => page.waitForFunction(
@@ -141,6 +146,38 @@ async function conversation() {
 
 const scenes = {
   call: conversation,
+  socket: async () => {
+    const sockets = [];
+    page.on("websocket", (socket) => {
+      const one = { url: socket.url(), up: 0, down: 0 };
+      sockets.push(one);
+      socket.on("framesent", ({ payload }) => { one.up += typeof payload !== "string"; });
+      socket.on("framereceived", ({ payload }) => { one.down += typeof payload !== "string"; });
+    });
+    const bare = (sdp) => sdp.replaceAll(/a=candidate:.*\r\n/g, "");
+    await page.route("**/rtc/offer", async (route) => { // neither side learns where the other one is
+      const offer = route.request().postDataJSON();
+      const response = await route.fetch({ postData: { ...offer, sdp: bare(offer.sdp) } });
+      const answer = await response.json();
+      await route.fulfill({ response, json: { ...answer, sdp: bare(answer.sdp) } });
+    });
+    let offers = 0;
+    page.on("request", (request) => { offers += request.url().endsWith("/rtc/offer"); });
+    await conversation();
+    saw.statuses = await page.evaluate(() => window.statuses);
+    const first = offers;
+    await page.click("#talk"); // the next call of this page view
+    await state("listening", "hearing", "thinking", "speaking");
+    saw.offers = { first, second: offers - first };
+    saw.sockets = sockets;
+    await page.click("#mute");
+    saw.muted = await page.getAttribute("#mute", "aria-pressed");
+    await page.fill("#write", "When do you open?");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => [...document.querySelectorAll(".agent .heard")].at(-1)?.textContent.length > 4);
+    await page.click("#talk");
+    await state("ended");
+  },
   idle: async () => {
     saw.status = await status();
     saw.language = await page.evaluate(() => document.documentElement.lang);
@@ -262,6 +299,16 @@ const scenes = {
 try {
   if (o.scene === "insecure") {
     await page.addInitScript(() => Object.defineProperty(window, "isSecureContext", { value: false }));
+  }
+  if (o.scene === "socket") {
+    await page.addInitScript((webrtc) => {
+      if (webrtc === "missing") delete window.RTCPeerConnection;
+      window.statuses = [];
+      document.addEventListener("DOMContentLoaded", () => {
+        const line = document.querySelector("#status");
+        new MutationObserver(() => window.statuses.push(line.textContent)).observe(line, { childList: true });
+      });
+    }, o.webrtc);
   }
   if (o.scene === "sound") {
     await page.addInitScript(() => { // what leaves: messages to the server, and the microphone in use

@@ -47,6 +47,40 @@ def test_a_conversation_with_a_barge_in(
         assert saw["transcripts"][0] == "Could you tell me when the museum opens tomorrow?"
 
 
+@pytest.mark.parametrize(
+    ("webrtc", "width", "color"), [("blocked", 1280, "light"), ("missing", 320, "dark")]
+)
+def test_a_conversation_where_webrtc_cannot_connect(
+    drive: Drive, webrtc: str, width: int, color: str
+) -> None:
+    stack = FakeStack(reply_s=9.0, reply_text="The museum opens at ten tomorrow morning. " * 4)
+    with serving_on_thread(stack) as server:
+        saw = drive(server.url, "socket", webrtc=webrtc, width=width, color=color)
+    check(saw)
+    assert "No direct connection: going through the web server…" in saw["statuses"]
+    assert "Listening, through the web server" in saw["statuses"]
+    assert saw["offers"] == {"first": 1 if webrtc == "blocked" else 0, "second": 0}, (
+        "it is tried once"
+    )
+    assert [socket["url"][:2] for socket in saw["sockets"]] == ["ws"] * 2
+    assert all(socket["up"] > 10 and "/rtc/socket" in socket["url"] for socket in saw["sockets"])
+    assert saw["sockets"][0]["down"] > 100
+    assert saw["agent_rms"] > 0.01
+    assert saw["meter_out"] > 0
+    assert saw["heard_while_speaking"]
+    assert saw["barge_in"]["unheard"]
+    assert saw["barge_in"]["quiet_ms"] > 200
+    assert saw["microphone_released"]
+    assert saw["ended"] == "Call ended"
+    first, second = stack.calls
+    assert first.behind_ms
+    assert all(0 < ms < 2000 for ms in first.behind_ms), first.behind_ms
+    assert saw["muted"] == "true"
+    assert second.mutes[-1] is True
+    assert second.messages == [("user", "When do you open?")]
+    assert {first.ended, second.ended} == {"caller_hung_up"}
+
+
 @pytest.mark.parametrize("color", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1280])
 def test_at_rest(drive: Drive, server_url: str, width: int, color: str) -> None:

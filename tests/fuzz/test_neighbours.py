@@ -22,7 +22,7 @@ from tests.support.rtc_peer import peer
 pytestmark = pytest.mark.unit
 
 ROUNDS = int(os.environ.get("FUZZ_EXAMPLES", "100")) // 20
-DOORS = ("/v1/realtime", "/twilio")
+DOORS = ("/v1/realtime", "/twilio", "/rtc/socket")
 POSTS = ("/rtc/offer", "/v1/realtime/calls", "/v1/realtime/client_secrets", "/api/token",
          "/v1/chat/completions")  # fmt: skip
 

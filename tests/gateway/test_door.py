@@ -127,8 +127,10 @@ async def test_http_routes_and_headers() -> None:
             "call.js",
             "meters.js",
             "playback.js",
+            "socket_call.js",
             "transcript.js",
             "waterfall.js",
+            "worklet.js",
         ):
             script = await get(server, f"/{name}")
             assert script.headers["content-type"].startswith("text/javascript")
@@ -261,6 +263,7 @@ def test_scopes_of_paths() -> None:
         ("/metrics", Scope.METRICS), ("/ops", Scope.ADMIN), ("/api/ops/calls", Scope.ADMIN),
         ("/v1/realtime", Scope.CALL), ("/v1/realtime/client_secrets", Scope.CALL),
         ("/v1/realtimes", Scope.API), ("/v1/chat/completions", Scope.API), ("/v1", Scope.CALL),
-        ("/rtc/offer", Scope.CALL), ("/opsx", Scope.CALL), ("*", Scope.ADMIN), ("", Scope.ADMIN),
+        ("/rtc/offer", Scope.CALL), ("/rtc/socket", Scope.CALL), ("/opsx", Scope.CALL),
+        ("*", Scope.ADMIN), ("", Scope.ADMIN),
     ):  # fmt: skip
         assert scope_of(path) is scope, path

@@ -1,0 +1,119 @@
+// One call over a WebSocket, for where WebRTC can't connect: texts as on the data channel, sound as
+// binary messages that an audio worklet makes and plays.
+
+import { Call, CallError } from "./call.js";
+import { Playback } from "./playback.js";
+
+const CONNECT_MS = 10000;
+const STUCK_BYTES = 128000; // four seconds of the caller's sound that can't leave
+const CLOSE_FULL = 1013;
+const CUT = ["interrupted", "cancelled"];
+
+export class SocketCall extends Call {
+  async start(agent, pass, device) {
+    await this.open(device);
+    if (this.closed) return this.release();
+    this.timer = setTimeout(() => this.close(silent()), CONNECT_MS);
+    await this.prepare();
+    if (this.closed) return this.release();
+    const socket = (this.socket = new WebSocket(address(agent), protocols(pass)));
+    socket.binaryType = "arraybuffer";
+    socket.onmessage = ({ data }) => {
+      if (typeof data === "string") this.receive(JSON.parse(data));
+      else this.line.port.postMessage(data, [data]);
+    };
+    socket.onclose = (event) => this.gone(event);
+  }
+
+  // The line between microphone, socket and loudspeaker.
+  async prepare() {
+    const context = (this.context = new AudioContext());
+    if (!context.audioWorklet) {
+      throw new CallError("refused", "This browser has neither WebRTC nor audio worklets.");
+    }
+    await context.audioWorklet.addModule("worklet.js");
+    if (this.closed) return;
+    await context.resume();
+    const line = (this.line = new AudioWorkletNode(context, "line", {
+      channelCount: 1, channelCountMode: "explicit", outputChannelCount: [1],
+    }));
+    this.delay = [0, 0];
+    line.port.onmessage = ({ data }) => {
+      this.delay = [data.waited_s, data.arrived];
+      this.say(data.pcm);
+    };
+    const speaker = context.createMediaStreamDestination();
+    line.connect(speaker);
+    this.plug();
+    this.playback = new Playback(
+      async () => ({ buffer: this.delay }), (message) => this.send(message), this.on.outputLatency,
+    );
+    this.on.output(speaker.stream);
+  }
+
+  plug() {
+    this.source?.disconnect();
+    this.source = this.context.createMediaStreamSource(this.stream);
+    this.source.connect(this.line);
+  }
+
+  async listenTo(device) {
+    await this.open(device);
+    if (this.closed) return this.release();
+    this.plug();
+  }
+
+  say(pcm) {
+    if (!this.live || this.closed) return;
+    if (this.socket.bufferedAmount > STUCK_BYTES) this.close(new CallError("lost", ""));
+    else if (this.socket.readyState === WebSocket.OPEN) this.socket.send(pcm);
+  }
+
+  receive(data) {
+    if (this.closed) return;
+    if (data.type === "started") this.connected();
+    if (data.type === "done" && CUT.includes(data.status)) this.line.port.postMessage(null);
+    if (data.type === "ended") this.ended = true;
+    super.receive(data);
+  }
+
+  gone({ code, reason }) {
+    if (this.ended) return; // the last words are still playing
+    if (this.live) this.close(new CallError("lost", ""));
+    else if (code === CLOSE_FULL) this.close(new CallError("full", reason, 10));
+    else this.close(reason ? new CallError("refused", reason) : silent());
+  }
+
+  send(message) {
+    if (this.socket?.readyState !== WebSocket.OPEN) return false;
+    this.socket.send(JSON.stringify(message));
+    return true;
+  }
+
+  release() {
+    super.release();
+    if (this.socket) {
+      this.socket.onclose = this.socket.onmessage = null;
+      this.socket.close();
+    }
+    if (this.line) this.line.port.onmessage = null;
+    if (this.context?.state !== "closed") this.context?.close();
+  }
+}
+
+function address(agent) {
+  const url = new URL("rtc/socket", document.baseURI);
+  url.protocol = url.protocol.replace("http", "ws");
+  if (agent) url.searchParams.set("agent", agent);
+  return url;
+}
+
+// A browser can't send headers here: the token is offered as a sub-protocol, and not taken.
+function protocols(pass) {
+  const token = pass.authorization?.slice("Bearer ".length);
+  return ["voice-agent", ...(token ? [`openai-insecure-api-key.${token}`] : [])];
+}
+
+function silent() {
+  return new CallError("unreachable", "The server does not answer.");
+}
