@@ -24,7 +24,8 @@ NOISE_KEPT = 0.9  # of the error's power spectrum, from block to block
 QUIET = 1e-6  # power in a bin below which nothing can be learnt
 
 RATIO_KEPT = 0.6  # of error and prediction, from frame to frame
-FLOOR = 1e3 / 32768**2  # of a prediction's power: 60 dB below full scale
+QUIETEST = 5e2 / 32768**2  # power that the line's noise is taken to have: 63 dB below full scale
+NOISE, NOISE_RISES = 2.0, 1.014  # as much is nobody; the least of late, by 3 dB a second more
 NEAR, NEAR_FRAMES = 2.0, 25  # error per prediction that is somebody else, and for how long they are
 LEARNT, LEARNT_KEPT = 0.5, 0.95  # of our echo's power is predicted, over 0.4 s
 
@@ -42,6 +43,7 @@ class EchoFilter:
         self._last = np.zeros(IN_FRAME, np.float32)
         self._noise: NDArray[np.float32] = np.full(BINS, 1.0, np.float32)
         self._left = self._predicted = 0.0
+        self._quiet = float(np.inf)  # power of the line's noise
         self._heard_slow = self._left_slow = 0.0
         self._near = 0
         self.learnt = False
@@ -84,7 +86,8 @@ class EchoFilter:
         less = min(in_line, in_error)
         self._left = RATIO_KEPT * self._left + (1.0 - RATIO_KEPT) * less
         self._predicted = RATIO_KEPT * self._predicted + (1.0 - RATIO_KEPT) * in_echo
-        near = self._left > NEAR * (self._predicted + FLOOR)
+        self._quiet = max(QUIETEST, min(NOISE_RISES * self._quiet, self._left))
+        near = self._left > NEAR * (self._predicted + NOISE * self._quiet)
         self._near = NEAR_FRAMES if near else max(0, self._near - 1)
         self._heard_slow = LEARNT_KEPT * self._heard_slow + (1.0 - LEARNT_KEPT) * in_line
         self._left_slow = LEARNT_KEPT * self._left_slow + (1.0 - LEARNT_KEPT) * in_error

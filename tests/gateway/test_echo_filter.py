@@ -13,14 +13,19 @@ from voice_agent.types import IN_FRAME, IN_RATE, Pcm16
 pytestmark = pytest.mark.unit
 
 OURS = np.concatenate([clip("ps_austen_0870"), clip("ps_austen_0920")])
+GAP = np.zeros(IN_RATE * 6 // 10, np.int16)
+WITH_GAPS = np.concatenate(
+    [x for at in range(0, len(OURS), IN_RATE) for x in (OURS[at : at + IN_RATE], GAP)]
+)
+NOISE = 32768 * 10 ** (-50 / 20)  # of a busy room
 LATE_MS = 40
 
 
-def through(echo_filter: EchoFilter, line: Pcm16) -> tuple[Pcm16, list[bool]]:
+def through(echo_filter: EchoFilter, line: Pcm16, ours: Pcm16 = OURS) -> tuple[Pcm16, list[bool]]:
     out, near = [], []
-    for at in range(0, min(len(OURS), len(line)) - IN_FRAME + 1, IN_FRAME):
+    for at in range(0, min(len(ours), len(line)) - IN_FRAME + 1, IN_FRAME):
         part = slice(at, at + IN_FRAME)
-        out.append(echo_filter.push(OURS[part], line[part]))
+        out.append(echo_filter.push(ours[part], line[part]))
         near.append(echo_filter.near_end)
     return np.concatenate(out), near
 
@@ -55,6 +60,27 @@ def test_a_caller_over_it_is_told_from_it_and_not_taken_out(clipped: bool) -> No
     part = slice(5 * IN_RATE, 5 * IN_RATE + len(said))
     like = np.corrcoef(out[part].astype(np.float64), caller[part])[0, 1]
     assert like > 0.8
+
+
+def test_noise_between_our_words_is_nobody_and_a_caller_over_it_is() -> None:
+    rng = np.random.default_rng(0)
+    line = echo_of(WITH_GAPS, LATE_MS, -3, clipped=True) + rng.normal(0, NOISE, len(WITH_GAPS))
+    _, near = through(EchoFilter(), telephone(line), WITH_GAPS)
+    assert not any(near[150:])
+    said = clip("ps_something")[: 2 * IN_RATE].astype(np.float64)
+    line[8 * IN_RATE : 8 * IN_RATE + len(said)] += said * np.sqrt(power(OURS) / power(said))
+    _, near = through(EchoFilter(), telephone(line), WITH_GAPS)
+    first, last = 8 * IN_RATE // IN_FRAME, (8 * IN_RATE + len(said)) // IN_FRAME
+    assert sum(near[first:last]) > 0.6 * (last - first)
+    assert not any(near[150:first])
+
+
+def test_noise_that_begins_later_is_nobody_soon() -> None:
+    noise = np.random.default_rng(0).normal(0, NOISE, 12 * IN_RATE)
+    noise[: 4 * IN_RATE] = 0.0
+    _, near = through(EchoFilter(), noise.astype(np.int16), np.zeros(len(noise), np.int16))
+    assert not any(near[:200])
+    assert not any(near[400:])
 
 
 def test_a_line_without_our_echo_is_left_as_it_is() -> None:
