@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ _KEEP = re.compile(r"[^\w']+|_")
 QUIET_RMS = 10 ** (-55 / 20)  # no 30 ms of a recording louder than this: nobody spoke
 _FRAME = IN_RATE * 30 // 1000
 MAX_PERIOD = 12  # words; longer loops do not fit the length cap
+COMPRESSION, LOOP_BYTES = 2.4, 60
 NO_SPEECH, UNSURE = 0.6, -0.6
 """Beyond both it is not a caller. By whisper-tiny.en, sentences of the recorded callers lie at 0.25
 and below (0.56 with a cafe 10 dB below them), nine of ten passes over a cafe alone at 0.6 and
@@ -76,6 +78,15 @@ def trim_repeats(words: Sequence[str], *, capped: bool) -> tuple[str, ...]:
         if run >= (rounds - 1) * period:
             return tuple(words[: len(words) - run])
     return tuple(words)
+
+
+def is_loop(words: Sequence[str]) -> bool:
+    """A decoder that went round and round over several passes: nobody said that.
+
+    The test and its limit are Whisper's own (Radford et al. 2022, section 4.5).
+    """
+    text = " ".join(words).encode()
+    return len(text) >= LOOP_BYTES and len(text) > COMPRESSION * len(zlib.compress(text))
 
 
 def is_suspicious(words: Sequence[str], no_speech_prob: float, avg_logprob: float) -> bool:

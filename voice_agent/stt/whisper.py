@@ -19,7 +19,7 @@ from voice_agent.types import PcmF32
 from voice_agent.vad import WINDOW, SileroVad
 
 from .base import Transcript
-from .guards import is_made_up, is_quiet, is_suspicious
+from .guards import is_loop, is_made_up, is_quiet, is_suspicious
 from .jobs import Job, JobQueue
 from .whisper_model import MAX_SECONDS, WhisperModel
 
@@ -122,7 +122,7 @@ class WhisperRecognizer:
             voiced_s = self._voiced_s(pcm)
             if is_made_up(decoded.no_speech_prob, decoded.avg_logprob, voiced_s):
                 words = words[: len(prefix)]
-        if not any(ch.isalnum() for ch in "".join(words)):
+        if is_loop(words) or not any(ch.isalnum() for ch in "".join(words)):
             words = ()
         spent = self._clock.now() - began
         return Transcript(

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clips import transcripts
 from voice_agent.stt.guards import (
+    is_loop,
     is_made_up,
     is_quiet,
     is_suspicious,
@@ -69,3 +71,21 @@ def test_thanks_over_silence_is_suspicious_and_made_up_without_voice() -> None:
     assert is_made_up(0.1, -0.2, voiced_s=0.0)
     assert not is_made_up(0.1, -0.2, voiced_s=0.6)
     assert is_made_up(0.95, -2.0, voiced_s=0.6)
+
+
+@pytest.mark.parametrize(
+    ("text", "loop"),
+    [
+        ("I am not a blacker, " * 6, True),
+        ("no no no", False),
+        ("I would like to book a table for two people on Monday evening at half past seven", False),
+        ("five five five one two three four five five five one two three four", False),
+        ("No, I said Tuesday, Tuesday, not Monday, please change it to Tuesday for me", False),
+    ],
+)
+def test_a_loop_over_several_passes_is_told_from_people(text: str, loop: bool) -> None:
+    assert is_loop(text.split()) is loop
+
+
+def test_what_people_say_is_no_loop() -> None:
+    assert not [text for text in transcripts().values() if is_loop(text.split())]

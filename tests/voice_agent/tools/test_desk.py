@@ -149,7 +149,7 @@ def test_a_caller_who_goes_on_within_the_grace_time_stops_it() -> None:
 
 def test_a_cough_within_the_grace_time_only_delays_it() -> None:
     bench = Bench(answers(tool_call("book", '{"day": "now"}')))
-    bench.scene.play(silence(300), say("tell me"), silence(900), cough(250), tail_ms=4000)
+    bench.scene.play(silence(300), say("tell me"), silence(1300), cough(250), tail_ms=4000)
     assert len(bench.ran) == 1
     assert bench.ran[0][1] - bench.committed_s > 0.6
     assert bench.spoken == ["It is done."]
