@@ -241,8 +241,9 @@ const scenes = {
     await page.$eval("#volume", (e) => { e.value = 40; e.dispatchEvent(new Event("input")); });
     saw.volume = await page.$eval("#voice", (e) => e.volume);
     saw.microphones = await texts("#microphone option");
+    const before = await page.evaluateHandle(() => window.track);
     await page.selectOption("#microphone", { index: 1 });
-    await page.waitForFunction((old) => window.track !== old, await page.evaluateHandle(() => window.track));
+    await page.waitForFunction((old) => window.track !== old, before);
     saw.other_microphone = { enabled: await enabled() };
     await shot("sound");
     saw.axe = await faults();
