@@ -71,6 +71,7 @@ class Turns:
         self._traces: dict[int, TurnTrace] = {}
         self._announced: int | None = None  # the turn whose speech the transport knows of
         self._reopened = ""  # words of a re-opened message, to be joined by what follows
+        self._reopened_index = -1  # the turn re-opened last
         self.asked_to_respond: ReplySettings | None = None  # waits for a manual commit
         self._reply_ending = False
         self.client_committed = False  # what is being understood: it ends as a turn, whatever it is
@@ -167,10 +168,7 @@ class Turns:
             case tm.Dismiss(turn) if self.client_committed:
                 self.trace_done(self._close_utterance(turn, self.ear.now_ms, ""), "no_input")
             case tm.Dismiss(turn):
-                self.mouth.cancel_early()
-                self._traces.pop(turn.index, None)
-                self.after_utterance()
-                self.expect()
+                self._dismiss(turn)
 
     def _listen(self, effect: tm.Listen) -> None:
         self.call.touch()
@@ -263,10 +261,8 @@ class Turns:
         self.mouth.cancel_early()
         kept, confident_ms = self._reopened, self.hearing.confident_ms
         trace = self._close_utterance(effect.turn, self.state.last_voiced_ms, kept)
-        if kept:  # a re-opened message whose continuation had no words stands as it was
-            self.conversation.add_user(kept, effect.turn.first)
-            self.apply(tm.ReplyBegins())
-            self.answer(trace)
+        if kept:
+            self._stands(trace, kept)
         elif (
             confident_ms >= RECOVERY_SPEECH_MS
             and self.auto_response
@@ -278,6 +274,24 @@ class Turns:
             self.mouth.recover(trace)
         else:
             self.trace_done(trace, "no_input")
+
+    def _stands(self, trace: TurnTrace, kept: str) -> None:
+        """A re-opened message whose continuation came to nothing is as it was."""
+        self.conversation.add_user(kept, trace.turn.first)
+        self.apply(tm.ReplyBegins())
+        self.answer(trace)
+
+    def _dismiss(self, turn: TurnId) -> None:
+        """What was being said is no turn. One that we had committed to before stays one."""
+        self.mouth.cancel_early()
+        if kept := self._reopened:
+            self._stands(self._close_utterance(turn, self.state.last_voiced_ms, kept), kept)
+            return
+        trace = self._traces.pop(turn.index, None)
+        if trace is not None and turn.index == self._reopened_index:
+            self.trace_done(trace, "interrupted")
+        self.after_utterance()
+        self.expect()
 
     def _interrupt(self, turn: TurnId, onset_ms: int) -> None:
         reply = self.mouth.reply
@@ -314,6 +328,7 @@ class Turns:
             self.call.emit(TurnReopened(effect.old))
         for index in [i for i in self._traces if i > effect.old.index]:
             del self._traces[index]  # the candidate was this turn going on, not one of its own
+        self._reopened_index = effect.turn.index
         self.hearing.revise(effect.turn)
         trace = trace or TurnTrace(effect.turn)
         trace.turn = effect.turn

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.fakes import Scene, cough, say, silence
@@ -110,6 +110,8 @@ def no_silent_end(scene: Scene, *, faults: bool) -> None:
     st.sampled_from([0.05, 0.4, 1.3]),
     st.sampled_from(["", "Hello there friend."]),
 )
+@example(script=["#", "question", "clear"], first_s=0.4, greeting="")
+@example(script=["#", "question", "mute", "clear"], first_s=1.3, greeting="Hello there friend.")
 def test_any_order_of_events_ends_in_listening(
     script: list[str], first_s: float, greeting: str
 ) -> None:
