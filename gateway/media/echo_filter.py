@@ -26,7 +26,9 @@ QUIET = 1e-6  # power in a bin below which nothing can be learnt
 RATIO_KEPT = 0.6  # of error and prediction, from frame to frame
 QUIETEST = 5e2 / 32768**2  # power that the line's noise is taken to have: 63 dB below full scale
 NOISE, NOISE_RISES = 2.0, 1.014  # as much is nobody; the least of late, by 3 dB a second more
-NEAR, NEAR_FRAMES = 2.0, 25  # error per prediction that is somebody else, and for how long they are
+NEAR, NEAR_SINCE = 2.0, 3  # error per prediction that is somebody else, after so many frames:
+# a sound of ours that is new to the filter is predicted badly for one or two
+NEAR_FRAMES = 25  # for how long they are
 LEARNT, LEARNT_KEPT = 0.5, 0.95  # of our echo's power is predicted, over 0.4 s
 
 _Spectra: TypeAlias = NDArray[np.complexfloating[Any, Any]]
@@ -45,7 +47,7 @@ class EchoFilter:
         self._left = self._predicted = 0.0
         self._quiet = float(np.inf)  # power of the line's noise
         self._heard_slow = self._left_slow = 0.0
-        self._near = 0
+        self._near = self._more = 0
         self.learnt = False
         """The filter has once predicted most of what came back."""
 
@@ -88,7 +90,8 @@ class EchoFilter:
         self._predicted = RATIO_KEPT * self._predicted + (1.0 - RATIO_KEPT) * in_echo
         self._quiet = max(QUIETEST, min(NOISE_RISES * self._quiet, self._left))
         near = self._left > NEAR * (self._predicted + NOISE * self._quiet)
-        self._near = NEAR_FRAMES if near else max(0, self._near - 1)
+        self._more = self._more + 1 if near else 0
+        self._near = NEAR_FRAMES if self._more >= NEAR_SINCE else max(0, self._near - 1)
         self._heard_slow = LEARNT_KEPT * self._heard_slow + (1.0 - LEARNT_KEPT) * in_line
         self._left_slow = LEARNT_KEPT * self._left_slow + (1.0 - LEARNT_KEPT) * in_error
         if self._left_slow < (1.0 - LEARNT) * self._heard_slow:

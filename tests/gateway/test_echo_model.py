@@ -121,7 +121,7 @@ def test_our_echo_alone_is_no_caller(ours, vad, mode, lines):
         onsets = onsets_s(vad, clean)
         assert all(at <= OURS_S + KNOWN_S for at in onsets), (db, delay_ms, clipped)
         early += [(db, delay_ms, clipped)] * len(onsets)
-    # before it is known, it may be, once: 7 lines (auto) and 3 (on) of 18 when this was written
+    # before it is known, it may be, once: 7 lines (auto) and 4 (on) of 18 when this was written
     assert len(early) <= len(set(early)) <= 8, early
 
 

@@ -14,9 +14,10 @@ from loadtest import conversation
 from loadtest.bench.conversation import bench
 from loadtest.bench.conversation.baseline import PLAIN
 from loadtest.bench.conversation.bench import OURS, SYSTEMS, Worker
-from loadtest.bench.conversation.build import build
+from loadtest.bench.conversation.build import build, seed_of
+from loadtest.bench.conversation.ours import run_ours
 from loadtest.bench.conversation.scene import REPLIES, Kind
-from loadtest.bench.conversation.score import Talked, Turned
+from loadtest.bench.conversation.score import Talked, Turned, score
 from loadtest.bench.conversation.sounds import Labeller, Library, read_folder
 from loadtest.bench.conversation.virtual import StageTimes
 from voice_agent.models import ModelStore
@@ -64,6 +65,19 @@ def test_a_turn_and_an_interruption_through_every_system(worker: Worker, folder:
     again = worker.run(cut_in)
     assert again.scores == talked.scores
     assert again.minutes == talked.minutes
+
+
+@pytest.mark.parametrize("n", [29, 49])
+def test_a_clipped_echo_alone_stops_nothing(worker: Worker, n: int) -> None:
+    """In a busy room, and with a sound of ours that is new to the filter that predicts it."""
+    scene = build(Library(()), None, dict.fromkeys(Kind, 0) | {Kind.ECHO: n + 1})[n]
+    assert scene.echo is not None
+    assert scene.echo.clipped
+    done = score(run_ours(scene, worker.kit, seed_of(scene)), worker.words_at)
+    assert isinstance(done, Talked)
+    assert done.valid
+    assert not done.stopped
+    assert not done.holds
 
 
 def test_the_truth_of_words_heard_follows_the_sound(worker: Worker) -> None:
