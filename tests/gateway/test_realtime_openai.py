@@ -296,8 +296,10 @@ async def test_bad_audio_is_named_and_the_session_goes_on(audio: str, words: str
         ({"tool_choice": "sometimes"}, "session.tool_choice"),
         ({"prompt": {"id": "p"}}, "session.prompt"),
         ({"include": ["item.input_audio_transcription.logprobs"]}, "session.include"),
-        ({"audio": {"input": {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5}}}},
-         "idle_timeout_ms"),
+        (
+            {"audio": {"input": {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5}}}},
+            "idle_timeout_ms",
+        ),
         ({"audio": {"output": {"format": {"type": "audio/pcm", "rate": 8000}}}}, "rate"),
         ({"audio": {"input": {"noise_reduction": {"type": "near_field"}}}}, "noise_reduction"),
         ({"audio": {"input": {"transcription": {"language": "fr"}}}}, "language"),
