@@ -57,6 +57,10 @@ class Responses:
     def attach(self, call: CallPort, history: History, grant: Grant) -> None:
         self._call, self._history, self._grant = call, history, grant
 
+    def __len__(self) -> int:
+        """Those that are known, at most `KEPT`."""
+        return len(self._known)
+
     # ------------------------------------------------------------ from the call
 
     def on_event(self, event: Event) -> None:
