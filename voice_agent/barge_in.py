@@ -28,7 +28,9 @@ class BargeIn:
     lowered is more than an acknowledgement, and ours is silenced. decide_ms: without a verdict by
     then our voice goes on. speaking_words, thinking_words: words that a caller who has not paused
     must have said to take the floor from our voice, and from an answer still being thought; a stop
-    word needs no second one, and at a pause any word is enough. greeting_guard_ms: the greeting's
+    word needs no second one, and at a pause any word is enough. quieter_db: a voice so much quieter
+    than the caller's own does not speak to us, unless it says a stop word; 0: every voice does.
+    greeting_guard_ms: the greeting's
     beginning that nothing interrupts. acknowledgements, stop_words: more of the agent's own, to
     those of its language.
     """
@@ -38,6 +40,7 @@ class BargeIn:
     decide_ms: int = 1200
     speaking_words: int = 2
     thinking_words: int = 1
+    quieter_db: float = 12.0
     greeting_guard_ms: int = 0
     acknowledgements: tuple[str, ...] = ()
     stop_words: tuple[str, ...] = ()
@@ -47,6 +50,8 @@ class BargeIn:
             raise ValueError("duck_db must lie between 0 and 60")
         if min(self.hold_ms, self.greeting_guard_ms) < 0:
             raise ValueError("durations must not be negative")
+        if not 0.0 <= self.quieter_db <= 60.0:
+            raise ValueError("quieter_db must lie between 0 and 60")
         if self.decide_ms < self.hold_ms:
             raise ValueError("decide_ms must not be less than hold_ms")
         if min(self.speaking_words, self.thinking_words) < 1:
@@ -65,7 +70,8 @@ class Evidence:
     floor and is not decided. sounded: that reply had been heard. voice_ms: from the first voiced
     sample to now, or to the last before a pause. ours: whether the words are what our own voice was
     saying. logprob: how sure the recogniser is of them, 0 or below. acknowledged: how many words
-    of this same speech have been taken for an acknowledgement.
+    of this same speech have been taken for an acknowledgement. below_db: how much quieter this
+    voice is than the caller's turns so far; 0: not at all, or there were none.
     """
 
     text: str
@@ -76,6 +82,7 @@ class Evidence:
     ours: Own = Own.NO
     logprob: float = 0.0
     acknowledged: int = 0
+    below_db: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,8 @@ def judge(evidence: Evidence, settings: BargeIn) -> Judgement:
     if evidence.ours is Own.PERHAPS and not evidence.complete:
         return verdict(Speech.UNSURE, "perhaps_own_speech")
     if evidence.sounded:
+        if 0.0 < settings.quieter_db <= evidence.below_db:
+            return verdict(Speech.BACKCHANNEL, f"quieter_db:{evidence.below_db:.0f}")
         if is_backchannel(evidence.text, settings.acknowledgements):
             return verdict(Speech.BACKCHANNEL, "acknowledgement")
         if evidence.acknowledged and words < evidence.acknowledged + settings.speaking_words:

@@ -23,6 +23,7 @@ INBOX_FRAMES = 500  # 10 s; full means the caller sends faster than we hear, and
 POLL_S = 0.25
 FADE_DB = 30.0  # this far below the utterance's loudest window is silence, whatever the detector
 FADED_PROB = 0.1  # still says: its recurrent state hears a voice 60-120 ms longer than there is one
+LOUDER, QUIETER = 0.5, 0.2  # how much a turn tells of how loud the caller is
 STALL_S = 1.0  # media silence that a stopped sender is turned into, so that no turn hangs
 
 
@@ -53,6 +54,8 @@ class Ear:
         self.utterance: Utterance | None = None
         self.muted = False
         self._loudest = 0.0  # mean square of the loudest window of the speech being heard
+        self._spoken = 0.0  # that of the speech heard last
+        self._usual_db: float | None = None  # of the caller's turns
 
     @property
     def now_ms(self) -> int:
@@ -128,8 +131,21 @@ class Ear:
         if not self.endpointer.in_speech:
             self._loudest = power
             return False
-        self._loudest = max(self._loudest, power)
+        self._loudest = self._spoken = max(self._loudest, power)
         return power < self._loudest * 10 ** (-FADE_DB / 10)
+
+    @property
+    def below_db(self) -> float:
+        """How much quieter the speech heard last is than the caller's turns; 0 before the first."""
+        return 0.0 if self._usual_db is None else max(0.0, self._usual_db - _db(self._spoken))
+
+    def learn_voice(self) -> None:
+        """The speech heard last was the caller's turn."""
+        now_db = _db(self._spoken)
+        if self._usual_db is None:
+            self._usual_db = now_db
+        weight = LOUDER if now_db > self._usual_db else QUIETER
+        self._usual_db += weight * (now_db - self._usual_db)
 
     def set_completion(self, p_complete: float) -> None:
         """The end-of-turn model's estimate of the current pause; it may end the turn at once."""
@@ -166,3 +182,7 @@ class Ear:
     def smart_turn_window(self) -> PcmF32:
         """float32 [<= 8 s] ending now."""
         return self.recent(SMART_TURN_S * IN_RATE).astype(np.float32) / 32768.0
+
+
+def _db(power: float) -> float:
+    return float(10.0 * np.log10(power + 1e-9))

@@ -180,7 +180,7 @@ class Hearing:
         self.own_speech = ours is Own.YES
         evidence = Evidence(
             text, complete, state.candidate, state.sounded, voice_ms, ours, transcript.logprob,
-            self._acknowledged,
+            self._acknowledged, self._ear.below_db,
         )  # fmt: skip
         judgement = judge(evidence, self._turns.barge_in)
         if state.candidate and judgement.speech is tm.Speech.BACKCHANNEL:

@@ -226,6 +226,8 @@ class Turns:
         self.tools.before_answer()
         turn, text = effect.turn, self._joined(effect.text)
         trace = self._close_utterance(turn, effect.end_ms, text)
+        if not self.manual and Mark.SPEECH_START in trace.marks:
+            self.ear.learn_voice()
         self.conversation.add_user(text, turn.first)
         self.tools.answered()
         asked, self.asked_to_respond = self.asked_to_respond, None

@@ -326,7 +326,11 @@ class Scene:
         self.recognizer = FakeRecognizer()
         self.thinker = FakeThinker(answer)
         self.speaker = FakeSpeaker()
-        self.file = AgentFile(**{"name": "test", "instructions": "Be brief.", **agent})
+        named: object = agent.pop("barge_in", {})
+        barge_in = {"quieter_db": 0.0, **named}  # type: ignore[dict-item]  # levels are words here
+        self.file = AgentFile(
+            **{"name": "test", "instructions": "Be brief.", "barge_in": barge_in, **agent}
+        )
         self.stack = Stack(
             clock=self.loop,
             vad=VadService(self.loop, FakeVad()),  # type: ignore[arg-type]

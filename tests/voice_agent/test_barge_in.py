@@ -59,6 +59,19 @@ def test_more_words_may_be_asked_for_from_our_voice_than_from_our_thoughts() -> 
     assert judge(replace(evidence, text="far", sounded=False), settings).speech is UNSURE
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_voice_far_quieter_than_the_callers_stops_us_with_a_stop_word_only(
+    complete: bool,
+) -> None:
+    far = replace(SPEAKING, text="tell her I am coming", complete=complete, below_db=12.5)
+    assert judge(far, BargeIn()).speech is MM_HM
+    assert "quieter_db:12" in judge(far, BargeIn()).why
+    assert judge(replace(far, text="stop"), BargeIn()).speech is WORDS
+    assert judge(replace(far, below_db=11.5), BargeIn()).speech is WORDS
+    assert judge(far, BargeIn(quieter_db=0.0)).speech is WORDS
+    assert judge(replace(far, sounded=False), BargeIn()).speech is WORDS
+
+
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -67,6 +80,7 @@ def test_more_words_may_be_asked_for_from_our_voice_than_from_our_thoughts() -> 
         {"decide_ms": 100},
         {"speaking_words": 0},
         {"greeting_guard_ms": -1},
+        {"quieter_db": -1.0},
     ],
 )
 def test_settings_that_cannot_be_are_refused(kwargs: dict[str, float]) -> None:

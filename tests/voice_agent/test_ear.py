@@ -84,3 +84,27 @@ async def test_a_flood_drops_the_oldest_and_counts() -> None:
     assert ear.dropped_frames == 7
     with pytest.raises(ValueError, match="a frame is int16"):
         ear.hear(Frame(np.zeros(10, np.int16)))
+
+
+async def test_a_voice_is_as_loud_as_the_callers_turns_or_quieter() -> None:
+    clock, vad = ManualClock(), SlowVad()
+    ear = Ear(
+        VadService(clock, vad), Endpointer(TurnTaking()), clock, lambda edge: None,  # type: ignore[arg-type]
+        lambda window: None,
+    )  # fmt: skip
+
+    async def speak(level: int) -> float:
+        sound = np.concatenate([voice(0.6, level), np.zeros(int(IN_RATE * 2.4), np.int16)])
+        for i in range(0, len(sound) - IN_FRAME + 1, IN_FRAME):
+            clock.advance(0.02)
+            await ear.process(Frame(sound[i : i + IN_FRAME]))
+        return ear.below_db
+
+    assert await speak(8000) == 0.0, "nothing is known of the caller"
+    ear.learn_voice()
+    assert await speak(4000) == pytest.approx(6.0, abs=1.0)
+    assert await speak(2500) == pytest.approx(10.0, abs=1.0)
+    assert await speak(8000) == pytest.approx(0.0, abs=1.0)
+    await speak(2500)
+    ear.learn_voice()
+    assert await speak(2500) == pytest.approx(8.0, abs=1.0), "a quiet turn counts a fifth"
