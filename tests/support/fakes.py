@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -326,11 +327,10 @@ class Scene:
         self.recognizer = FakeRecognizer()
         self.thinker = FakeThinker(answer)
         self.speaker = FakeSpeaker()
-        named: object = agent.pop("barge_in", {})
-        barge_in = {"quieter_db": 0.0, **named}  # type: ignore[dict-item]  # levels are words here
-        self.file = AgentFile(
-            **{"name": "test", "instructions": "Be brief.", "barge_in": barge_in, **agent}
-        )
+        options: dict[str, Any] = {"name": "test", "instructions": "Be brief.", **agent}
+        levels_are_words = {"quieter_db": 0.0}
+        options["barge_in"] = levels_are_words | options.get("barge_in", {})
+        self.file = AgentFile(**options)
         self.stack = Stack(
             clock=self.loop,
             vad=VadService(self.loop, FakeVad()),  # type: ignore[arg-type]
