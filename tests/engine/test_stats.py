@@ -12,7 +12,7 @@ from engine.gc_watch import GcWatch
 from engine.stats import collect, histograms
 from tests.engine.fakes import Sim
 from tests.engine.test_loop import prompt_of
-from tests.engine.test_playback import world
+from tests.engine.test_playback import COST, world
 from tests.engine.test_static import world as static_world
 
 pytestmark = pytest.mark.unit
@@ -121,7 +121,7 @@ def test_rates_and_peaks():
 
 def test_a_steps_time_is_told_against_the_best_of_warm_up():
     sim = world("deadline", 100, 4)
-    sim.runner.cost = CostModel(36.0, 1.88)  # twice what was fitted
+    sim.runner.cost = COST.scaled(2.0)  # twice what was fitted
     sim.submit([1, 2, 3], 40)
     sim.run()
     assert stats(sim).step_over_floor_p50 == pytest.approx(2.0)
