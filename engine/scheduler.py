@@ -164,14 +164,19 @@ class Scheduler(Roster):
             if n_tokens > budget.most_tokens - reserve:
                 rows, n_tokens = [], 0.0  # too many: in order, as far as the longest step goes
                 self._decode_left = max(1.0, budget.most_tokens - reserve)
-            self._decode_left = max(0.0, self._decode_left - n_tokens)
+            whole = self._decode_left
+            self._decode_left = max(0.0, whole - n_tokens)
             self._prefill_left = self._decode_left + reserve
         else:
+            whole = self._decode_left
             self._decode_left -= len(rows) + budget.cost.per_position * survey.positions
         need = len(survey.full)
         if others:
             need += kv.blocks_for(int(self._prefill_left)) + others
         if need > kv.pool.n_free + kv.pool.n_cached:
+            self._decode_left = whole  # nobody is in the step yet
+            if self._crowded:
+                self._prefill_left = whole + reserve
             return survey.decode
         planned = self._planned
         for request in rows:

@@ -146,11 +146,12 @@ async def test_python_turns_and_settings(real_server: RealServer, table: Conform
             await caller.until("input_audio_buffer.cleared")
         with table.feature(PYTHON, "idle_timeout_ms"):
             vad = {"type": "server_vad", "idle_timeout_ms": 1000}
+            before = len(caller.of("input_audio_buffer.committed"))
             await update(caller, audio={"input": {"turn_detection": vad}})
             idle = await caller.until("input_audio_buffer.timeout_triggered")
             done = len(caller.of("response.done"))
-            committed = [e.item_id for e in caller.of("input_audio_buffer.committed")]
-            assert idle.item_id in committed
+            committed = await caller.until("input_audio_buffer.committed", before + 1)
+            assert committed.item_id == idle.item_id
             await caller.until("response.done", done + 1)
         with table.feature(PYTHON, "errors in the protocol's shape, with event_id"):
             await caller.connection.send(

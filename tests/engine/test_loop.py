@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.budget import CostModel
@@ -447,6 +447,7 @@ actions = st.lists(
     st.sampled_from([1, 5, 24]),
     st.sampled_from(["deadline", "fcfs"]),
 )
+@example([(0, 1), (0, 4), (0, 227), (0, 263), (0, 485)], 8, 0.0, 1, "deadline")
 def test_any_interleaving_keeps_the_blocks_and_the_text(
     overlap, todo, n_blocks, growth, chunk, policy
 ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import json
 from collections import deque
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import websockets
+from websockets.exceptions import ConnectionClosed
 
 from gateway.media import g711
 from voice_agent.types import Pcm16
@@ -122,8 +124,9 @@ class Platform:
         marks = [entry for entry in self._buffer if isinstance(entry, str)]
         self.thrown_away += len(self._buffer) - len(marks)
         self._buffer.clear()
-        for name in marks:
-            await self.send(mark(name))
+        with contextlib.suppress(ConnectionClosed):  # the call may be over by now
+            for name in marks:
+                await self.send(mark(name))
 
     async def clock(self) -> None:
         """20 ms of the line, for ever: the microphone in, the loudspeaker out."""
