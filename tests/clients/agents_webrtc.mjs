@@ -1,13 +1,12 @@
 // `@openai/agents-realtime` over WebRTC in headless Chromium: a spoken question answered aloud, the agent cut
 // by the client, a tool's round trip, a further connection by the call's id, hang-up. Prints one JSON object.
 //
-//   node agents_webrtc.mjs '{"page": ..., "url": ..., "key": ..., "chromium": ..., "wav": ..., "playwright": ...}'
+//   node agents_webrtc.mjs '{"page": ..., "url": ..., "key": ..., "chromium": ..., "wav": ...}'
 
-import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
 import WebSocket from "ws";
 
 const o = { timeout: 90000, ...JSON.parse(process.argv[2]) };
-const { chromium } = createRequire(o.playwright)("playwright-core");
 const saw = { errors: [] };
 const browser = await chromium.launch({
   executablePath: o.chromium, headless: true,

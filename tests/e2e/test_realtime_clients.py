@@ -22,7 +22,6 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.browser.conftest import CHROMIUM
-from tests.browser.conftest import HERE as BROWSER_TESTS
 from tests.e2e.test_realtime import Caller, ask, calling
 from tests.support.clips import clip, plain
 from tests.support.conformance import BROWSER, DOC, NODE, NPM, PYTHON, WRITES, Conformance
@@ -60,7 +59,8 @@ def node() -> str:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("NOT RUN: needs node")
-    if not (HERE / "node_modules" / "@openai" / "agents-realtime").is_dir():
+    packages = ("@openai/agents-realtime", "playwright-core")
+    if not all((HERE / "node_modules" / name).is_dir() for name in packages):
         install = subprocess.run(
             [npm, "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund"],
             cwd=HERE, capture_output=True, text=True, timeout=300, check=False,
@@ -365,10 +365,7 @@ def microphone(path: Path, question: Pcm16) -> None:
         out.writeframes(resample(pcm, 16_000, 48_000).astype("<i2").tobytes())
 
 
-@pytest.mark.skipif(
-    CHROMIUM is None or not (BROWSER_TESTS / "node_modules" / "playwright-core").is_dir(),
-    reason="NOT RUN: needs chromium and the browser tests' playwright-core",
-)
+@pytest.mark.skipif(CHROMIUM is None, reason="NOT RUN: needs chromium")
 def test_agents_sdk_over_webrtc_in_chromium(
     real_server: RealServer, node: str, table: Conformance, tmp_path: Path
 ) -> None:
@@ -383,7 +380,6 @@ def test_agents_sdk_over_webrtc_in_chromium(
             "page": f"http://127.0.0.1:{real_server.page_port}/page.html",
             "url": f"{real_server.http}/v1/realtime/calls", "side": f"{real_server.ws}/v1/realtime",
             "key": "local", "chromium": CHROMIUM, "wav": str(tmp_path / "caller.wav"),
-            "playwright": str(BROWSER_TESTS / "package.json"),
         })  # fmt: skip
     finally:
         web.shutdown()
