@@ -78,12 +78,18 @@ def _last_revisions(talk: Talk) -> list[str]:
 async def test_a_barge_in_stops_the_voice_and_cuts_the_context_at_the_heard_word(
     stack: Stack,
 ) -> None:
-    pcm = np.concatenate([room(0.3), clip("ps_something"), room(1.4), clip("ps_goforward")])
+    pcm = np.concatenate([room(0.3), clip("ps_something"), room(0.2), clip("ps_goforward")])
     times: list[tuple[str, int]] = []
     frames: list[tuple[object, bool]] = []
 
+    def cut_answer(event: object) -> bool:
+        """Not the greeting, which the caller's first words may cut at its end."""
+        cut = isinstance(event, ReplyDone) and event.status is ReplyStatus.INTERRUPTED
+        return cut and event.reply.turn is not None
+
     def listen(event: object) -> None:
-        if isinstance(event, ReplyDone) and event.status is ReplyStatus.INTERRUPTED:
+        if cut_answer(event):
+            assert isinstance(event, ReplyDone)
             times.append((event.heard, len(frames)))
 
     calls: list[Call] = []
@@ -109,10 +115,8 @@ async def test_a_barge_in_stops_the_voice_and_cuts_the_context_at_the_heard_word
         stack.open_call = original  # type: ignore[method-assign]
     assert times, "the caller's second utterance interrupted the story"
     heard, at_frame = times[0]
-    story = next(
-        e for e in talk.events
-        if isinstance(e, ReplyDone) and e.status is ReplyStatus.INTERRUPTED
-    )  # fmt: skip
+    story = next(e for e in talk.events if cut_answer(e))
+    assert isinstance(story, ReplyDone)
     late = [k for k, (reply, _) in enumerate(frames) if reply == story.reply and k > at_frame]
     assert late == [], "no frame of the story after the one being sent at the decision"
     assert heard
@@ -123,7 +127,7 @@ async def test_a_barge_in_stops_the_voice_and_cuts_the_context_at_the_heard_word
     assert all(story.text != m for m in messages)
     played = sum(audible for reply, audible in frames if reply == story.reply)
     words_per_s = len(heard.split()) / (played * FRAME_MS / 1000)
-    assert 1.0 < words_per_s < 6.0, "as many words as that much speech can hold"
+    assert 1.0 < words_per_s < 7.5, "as many words as that much speech can hold"
 
 
 @pytest.mark.parametrize("kind", ["noise", "hum", "silence"])
