@@ -70,7 +70,7 @@ fuzz: $(INSTALL_DONE) ## Damaged messages to every parser, many more than `make 
 test-aborts: $(INSTALL_DONE) ## Clients that leave at every stage of a handshake, 10,000 times.
 	ABORT_CYCLES=10000 $(BIN)/python -m pytest tests/gateway/test_aborts.py $(ARGS)
 
-audit: $(INSTALL_DONE) ## Known weaknesses of the pinned packages; needs the advisory service of pypi.org.
+audit: $(INSTALL_DONE) ## Known weaknesses of the pinned packages; needs the package index's advisory service.
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints/cpu.txt
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints/cuda.txt
 
