@@ -40,12 +40,14 @@ async def socket_damage(server: Running, path: str, messages: list[bytes]) -> No
 async def raw_damage(server: Running, data: bytes) -> None:
     with contextlib.suppress(OSError):
         reader, writer = await asyncio.open_connection(server.host, server.port)
-        writer.write(data)
-        await writer.drain()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await reader.read(100)
-        writer.transport.abort()
+        try:
+            writer.write(data)
+            await writer.drain()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await reader.read(100)
+        finally:
+            writer.transport.abort()
 
 
 async def damage(server: Running, client: httpx.AsyncClient, seed: int) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +27,7 @@ def tls_proxy(to_port: int, folder: Path) -> Iterator[TlsProxy]:
     certificate, key = self_signed(folder, "127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    started = threading.Event()
-    ports: list[int] = []
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
+    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = Future()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -39,29 +37,37 @@ def tls_proxy(to_port: int, folder: Path) -> Iterator[TlsProxy]:
         writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", to_port)
-        await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+        writers = [writer]
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", to_port)
+            writers.append(far_writer)
+            await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+        finally:
+            for each in writers:
+                each.transport.abort()
+            await asyncio.sleep(0)  # the transports close their sockets one turn of the loop later
 
     async def run() -> None:
+        stop = asyncio.Event()
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-        ports.append(server.sockets[0].getsockname()[1])
-        started.set()
-        await stop.wait()
-        server.close()
+        async with server:
+            ready.set_result((asyncio.get_running_loop(), stop, server.sockets[0].getsockname()[1]))
+            await stop.wait()
 
     def life() -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(run())
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(error)
+            raise
 
     thread = threading.Thread(target=life)
     thread.start()
+    loop, stop, port = ready.result(10)
     try:
-        started.wait(10)
-        yield TlsProxy(ports[0], certificate)
+        yield TlsProxy(port, certificate)
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
+        assert not thread.is_alive()

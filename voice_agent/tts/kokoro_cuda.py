@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels import compile_watch
+
 from .kokoro_decoder import FRAME
 from .kokoro_model import STYLE, WIDTH, KokoroModel
 
@@ -85,6 +87,7 @@ class FrameGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
             sound = self._model.sound(*args)
+        compile_watch.note(f"CUDA graph of the voice, {width} frames")
         return _Captured(graph, *args, sound)
 
     def __call__(self, rhythm: Tensor, asr: Tensor, style: Tensor) -> Tensor:
