@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -195,7 +196,7 @@ async def _agents(request: Request) -> Response:
 async def _ice_servers(request: Request) -> Response:
     """By which servers the caller may reach us, as its RTCPeerConnection takes them."""
     gateway: Gateway = request.app.state.gateway
-    servers = [server.for_client() for server in gateway.config.rtc.ice_servers]
+    servers = [server.for_client(time.time()) for server in gateway.config.rtc.ice_servers]
     return JSONResponse({"iceServers": servers}, headers={"cache-control": "no-store"})
 
 

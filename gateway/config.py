@@ -12,6 +12,7 @@ from voice_agent.keys import KeyFile
 
 from .media.echo import EchoMode
 from .sip.settings import SipSettings
+from .turn_account import turn_account
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,24 @@ class EchoModes:
 
 @dataclass(frozen=True, slots=True)
 class IceServer:
-    """A STUN or TURN server for clients. urls: `turn:host:port?transport=udp` and the like."""
+    """A STUN or TURN server for clients. urls: `turn:host:port?transport=udp` and the like.
+
+    secret: shared with a TURN server; every client then gets an account of its own, for a while.
+    """
 
     urls: tuple[str, ...]
     username: str = ""
     credential: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
 
-    def for_client(self) -> dict[str, Any]:
-        """As a browser's RTCPeerConnection takes it."""
+    def for_client(self, now_s: float) -> dict[str, Any]:
+        """As a browser's RTCPeerConnection takes it. now_s: since 1970."""
+        username, credential = self.username, self.credential
+        if self.secret:
+            username, credential = turn_account(self.secret, now_s)
         out: dict[str, Any] = {"urls": list(self.urls)}
-        if self.username:
-            out |= {"username": self.username, "credential": self.credential}
+        if username:
+            out |= {"username": username, "credential": credential}
         return out
 
 

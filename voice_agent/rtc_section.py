@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from .server_section import Names, Section, comma_separated
 
@@ -15,6 +15,16 @@ class IceServerConfig(Section):
     urls: Names
     username: str = ""
     credential: str = Field(default="", repr=False)
+    secret: str = Field(default="", repr=False)
+    """Shared with a TURN server (coturn's `static-auth-secret`): clients get accounts that end."""
+
+    @model_validator(mode="after")
+    def _one_account(self) -> IceServerConfig:
+        if self.secret and (self.username or self.credential):
+            raise ValueError("write either secret, or username and credential")
+        if bool(self.username) != bool(self.credential):
+            raise ValueError("username and credential belong together")
+        return self
 
     @field_validator("urls", mode="before")
     @classmethod

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +36,17 @@ class Running:
 
 
 def _prepare(
-    stack: Any, serve: dict[str, Any] | None = None, **settings: Any
+    stack: Any, serve: dict[str, Any] | None = None, host: str = "127.0.0.1", **settings: Any
 ) -> tuple[uvicorn.Server, socket.socket, Running]:
     sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
+    sock.bind((host, 0))
     port = sock.getsockname()[1]
-    config = GatewayConfig(port=port, **settings)
+    config = GatewayConfig(host=host, port=port, **settings)
     app = create_app(stack, config)
     server = uvicorn.Server(uvicorn_config(app, config, log_level="warning", **(serve or {})))
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
-    return server, sock, Running("127.0.0.1", port, app.state.gateway, app)
+    app.state.server = server
+    return server, sock, Running(host, port, app.state.gateway, app)
 
 
 @contextlib.asynccontextmanager
@@ -62,9 +64,20 @@ async def serving(stack: Any, **settings: Any) -> AsyncIterator[Running]:
 
 
 @contextlib.contextmanager
-def serving_on_thread(stack: Any, **settings: Any) -> Iterator[Running]:
-    server, sock, running = _prepare(stack, **settings)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])))
+def serving_on_thread(
+    stack: Any,
+    within: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    **settings: Any,
+) -> Iterator[Running]:
+    """within: entered by the thread and whenever a socket is made for it."""
+
+    def serve() -> None:
+        with within():
+            asyncio.run(server.serve(sockets=[sock]))
+
+    with within():
+        server, sock, running = _prepare(stack, **settings)
+    thread = threading.Thread(target=serve)
     thread.start()
     try:
         while not server.started and thread.is_alive():

@@ -58,23 +58,27 @@ class Sink:
 
 
 class Peer:
-    def __init__(self) -> None:
-        self.pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+    def __init__(self, network: RTCConfiguration | None = None, key: str = "") -> None:
+        """network: by which servers and ways it connects; default: directly only."""
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.pc = RTCPeerConnection(network or RTCConfiguration(iceServers=[]))
         self.microphone = Microphone()
         self.sink = Sink()
         self.events: list[dict[str, Any]] = []
         self._news = asyncio.Event()
         self.answer = ""
 
-    async def connect(self, server: Running, **body: Any) -> httpx.Response:
+    async def connect(
+        self, server: Running, path: str = "/rtc/offer", **body: Any
+    ) -> httpx.Response:
         self.channel = self.pc.createDataChannel("events")
         self.channel.on("message", self._on_message)
         self.pc.on("track", self._on_track)
         self.pc.addTrack(self.microphone)
         await self.pc.setLocalDescription(await self.pc.createOffer())
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(headers=self._headers) as client:
             response = await client.post(
-                f"{server.url}/rtc/offer",
+                f"{server.url}{path}",
                 json={"type": "offer", "sdp": self.pc.localDescription.sdp, **body},
             )
         if response.status_code == 200:
@@ -111,8 +115,8 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def peer() -> AsyncIterator[Peer]:
-    p = Peer()
+async def peer(network: RTCConfiguration | None = None, key: str = "") -> AsyncIterator[Peer]:
+    p = Peer(network, key)
     try:
         yield p
     finally:
