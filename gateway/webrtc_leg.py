@@ -28,6 +28,7 @@ from voice_agent.errors import InternalError, UsageError, VoiceAgentError
 from voice_agent.types import Frame, Pcm16
 
 from .config import RtcNetwork
+from .media.jitter import JitterBuffer
 from .media.opus import SILENT_BYTES, Encoder
 from .media.receive import OpusReceiver
 from .rtc_network import use_ports, with_public_address
@@ -144,6 +145,11 @@ class RtcLeg:
         self._channel: Any = None
         self._waiting: deque[str] = deque(maxlen=TEXT_QUEUE)
         self._connected = self._over = False
+
+    @property
+    def jitter(self) -> JitterBuffer:
+        """Of the caller's sound, to be looked at."""
+        return self._receiver.jitter
 
     async def open(self, offer: Message) -> Message:
         """{"sdp": the answer}. Raises UsageError VA463, CapacityError VA497 (ports)."""

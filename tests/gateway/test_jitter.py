@@ -157,6 +157,19 @@ def test_loss_makes_it_a_packet_deeper_so_that_copies_are_there() -> None:
         assert (np.median(depths[500:]) > 30.0) == (loss > 0)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_a_bad_minute_the_depth_is_back_within_ten_seconds(seed: int) -> None:
+    minute = 3000
+    bad = channel(minute, seed=seed)
+    good = [(n * 20.0 + 50.0, n) for n in range(minute, 2 * minute)]
+    _, kinds, depths = play(sorted(bad + good), 2 * minute)
+    assert np.percentile(depths[500:minute], 95) <= 140.0
+    low = [all(depth < 80.0 for depth in depths[i : i + 50]) for i in range(minute, minute + 500)]
+    assert any(low)
+    assert max(depths[minute + 500 :]) < 80.0
+    assert share(kinds[minute + 10 :], Kind.PACKET) >= 0.99
+
+
 @pytest.mark.parametrize("stall_ms", [200.0, 500.0, 900.0])
 def test_after_a_stall_the_depth_is_back_within_ten_seconds(stall_ms: float) -> None:
     arrivals = stalled(channel(2000, seed=4), 20_000.0, stall_ms)

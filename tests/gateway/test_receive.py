@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 
+from gateway.media.jitter import Kind
 from gateway.media.opus import SILENT_BYTES, Encoder
 from gateway.media.receive import OpusReceiver
 from gateway.media.resample import Resampler
@@ -52,6 +55,28 @@ def test_speech_over_a_bad_line_is_decoded_or_recovered() -> None:
     assert flags.count(FrameFlag.RECOVERED) > 0.02 * len(flags)
     assert good >= 0.97
     assert concealed <= 0.03
+
+
+def test_twenty_minutes_of_real_packets_over_a_bad_line() -> None:
+    """Where a lost packet's copy is depends on the encoder: no copy of what it took for silence."""
+    sent, minute = packets(speech(60.0)), 3000
+    receiver = OpusReceiver()
+    kinds: list[Kind] = []
+
+    def arrive(n: int, at: float) -> None:
+        receiver.add(n * TICK, sent[n % len(sent)], at)
+
+    for _ in ticks(channel(20 * minute, seed=2), 20 * minute, arrive):
+        kind = Kind.SKIP
+        while kind is Kind.SKIP:
+            kind = receiver.jitter.pop().kind
+        kinds.append(kind)
+    kinds = kinds[500:]
+    missing = [kind in (Kind.CONCEAL, Kind.SILENCE) for kind in kinds]
+    assert sum(missing) / len(kinds) <= 0.03
+    minutes = [missing[i : i + minute] for i in range(0, len(missing), minute)]
+    runs = [max((len(list(g)) for m, g in groupby(one) if m), default=0) for one in minutes]
+    assert sum(run > 3 for run in runs) <= 0.05 * len(runs)
 
 
 def test_the_join_of_what_was_left_out_does_not_click() -> None:

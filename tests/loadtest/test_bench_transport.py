@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import numpy as np
 import pytest
 
+from gateway.media.g711 import encode_ulaw
 from loadtest.bench.__main__ import CLIPS
 from loadtest.bench.transport.bench import SUBJECTS, Cost, Subject, measure, table
 from loadtest.bench.transport.callers import RtcCaller, SocketCaller
+from loadtest.bench.transport.sipp import SippCalls
 from loadtest.bench.transport.talker import TalkingCall
 from loadtest.bench.transport.voice import opus_packets, speech_24k
+from voice_agent.audio import resample
 from voice_agent.events import EndReason, Event, ReplyStarted
-from voice_agent.types import OUT_FRAME
+from voice_agent.types import OUT_FRAME, OUT_RATE
 
 pytestmark = pytest.mark.unit
 
@@ -43,15 +47,18 @@ async def test_the_caller_without_models_never_stops_talking() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: s.name)
 async def test_every_subject_carries_its_calls(subject: Subject) -> None:
+    if subject.telephone and shutil.which("sipp") is None:
+        pytest.skip("NOT RUN: needs sipp")
     speech = speech_24k(CLIPS)
     packets = opus_packets(speech)
 
-    def make(url: str) -> list[RtcCaller | SocketCaller]:
-        one = SocketCaller(url, speech) if subject.websocket else RtcCaller(url, packets)
-        return [one]
+    def make(url: str, sip: int) -> list[RtcCaller | SocketCaller | SippCalls]:
+        if subject.telephone:
+            return [SippCalls(sip, 1, encode_ulaw(resample(speech, OUT_RATE, 8000)))]
+        return [SocketCaller(url, speech) if subject.websocket else RtcCaller(url, packets)]
 
     cost = await measure(subject, 1, 3.0, CLIPS, make)
     assert cost.core_ms > 0.0
-    assert (cost.workers_ms > 0.0) == (subject.workers > 0)
+    assert (cost.workers_ms > 0.0) == (subject.workers > 0 or subject.telephone)
     assert cost.delivered > 0.9
     assert cost.heard > 0.9

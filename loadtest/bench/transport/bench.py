@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,11 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import psutil
 
+from gateway.media import g711
+from gateway.sip.settings import RTP_PORTS_PER_CALL
 from loadtest.bench.__main__ import CLIPS
+from voice_agent.audio import resample
+from voice_agent.types import OUT_RATE
 
 from .callers import RtcCaller, SocketCaller
+from .sipp import SippCalls, free_ports
 from .voice import opus_packets, speech_24k
 
 WARM_S = 3.0
@@ -35,6 +42,7 @@ class Subject:
     kind: str
     workers: int = 0
     websocket: bool = False
+    telephone: bool = False
     most: int = 1000  # calls that one process carries
 
 
@@ -43,6 +51,7 @@ SUBJECTS = (
     Subject("WebRTC in process", "ours"),
     Subject("WebRTC, one media worker", "ours", workers=1),
     Subject("Realtime WebSocket", "ours", websocket=True),
+    Subject("SIP, G.711 (sipp)", "ours", telephone=True),
 )
 
 
@@ -82,11 +91,16 @@ def _cpu_s(process: psutil.Process) -> tuple[float, float]:
 
 
 async def measure(
-    subject: Subject, calls: int, seconds: float, clips: Path, make: Callable[[str], list[Any]]
+    subject: Subject, calls: int, seconds: float, clips: Path, make: Callable[[str, int], list[Any]]
 ) -> Cost:
-    """make: the callers of an address."""
+    """make: the callers, of an address and, over the telephone, a SIP port."""
     command = [sys.executable, "-m", "loadtest.bench.transport.server", subject.kind]
     command += [str(subject.workers), str(clips)]
+    sip_port = 0
+    if subject.telephone:
+        n = RTP_PORTS_PER_CALL * calls
+        sip_port = free_ports(n + 2)
+        command += [str(sip_port), str(n)]
     pipe = subprocess.PIPE
     server = await asyncio.to_thread(subprocess.Popen, command, stdin=pipe, stdout=pipe)
     try:
@@ -95,7 +109,7 @@ async def measure(
         if not port:
             raise RuntimeError(f"the server of {subject.name!r} did not start")
         url = f"http://127.0.0.1:{port}"
-        callers, connected, over = make(url), asyncio.Semaphore(0), asyncio.Event()
+        callers, connected, over = make(url, sip_port), asyncio.Semaphore(0), asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for caller in callers:
                 group.create_task(caller.run(connected, over))
@@ -153,14 +167,34 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--seconds", type=float, default=20.0)
     p.add_argument("--clips", type=Path, default=CLIPS, help="folder of WAV files to speak")
     p.add_argument("--json", type=Path)
+    p.add_argument("--only", default="", help="the subjects whose names contain this")
+    p.add_argument(
+        "--impaired", action="store_true", help="not the cost: a line with loss and jitter instead"
+    )
+    p.add_argument("--loss", type=float, default=5.0, help="percent of packets")
+    p.add_argument("--delay-ms", type=float, default=50.0, help="each way")
+    p.add_argument("--jitter-ms", type=float, default=20.0, help="more or less than that")
+    p.add_argument("--transcripts", type=int, default=60, help="clips to transcribe")
     a = p.parse_args(argv)
+    if a.impaired:
+        from . import impaired  # brings the recogniser
+
+        return impaired.main(a)
     speech = speech_24k(a.clips)
     packets = opus_packets(speech)
     costs = []
     for subject in SUBJECTS:
+        if a.only and a.only not in subject.name:
+            continue
+        if subject.telephone and shutil.which("sipp") is None:
+            print(f"NOT RUN: {subject.name}: needs sipp")
+            continue
         calls = min(a.calls, subject.most)
 
-        def make(url: str, subject: Subject = subject, calls: int = calls) -> list[Any]:
+        def make(url: str, sip: int, subject: Subject = subject, calls: int = calls) -> list[Any]:
+            if subject.telephone:
+                other = np.roll(speech, len(speech) // 2)  # what we say at once would be an echo
+                return [SippCalls(sip, calls, g711.encode_ulaw(resample(other, OUT_RATE, 8000)))]
             if subject.websocket:
                 return [SocketCaller(url, speech) for _ in range(calls)]
             return [RtcCaller(url, packets) for _ in range(calls)]
@@ -168,7 +202,7 @@ def main(argv: list[str] | None = None) -> int:
         costs.append(asyncio.run(measure(subject, calls, a.seconds, a.clips, make)))
         print(table(costs[-1:]).splitlines()[-1], flush=True)
     print("\n" + table(costs))
-    worst = max(c.percent for c in costs if c.name != SUBJECTS[0].name)
+    worst = max((c.percent for c in costs if c.name != SUBJECTS[0].name), default=0.0)
     print(f"\ngoal: {GOAL:.0f} % of a core per active call; the dearest of ours: {worst:.2f} %")
     if a.json is not None:
         a.json.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
-"""`python -m loadtest.bench.transport.server KIND WORKERS CLIPS`: one subject of the benchmark.
+"""`python -m loadtest.bench.transport.server KIND WORKERS CLIPS [SIP_PORT RTP_PORTS]`: one subject
+of the benchmark.
 
-Prints its port, serves until standard input closes.
+Prints its port, serves until standard input closes. RTP_PORTS: how many, after the SIP port's two.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from starlette.applications import Starlette
 from gateway.app import create_app, uvicorn_config
 from gateway.call_port import StackPort
 from gateway.config import GatewayConfig
+from gateway.sip.settings import SipSettings
 
 from .stock import stock_app
 from .talker import TalkingStack
@@ -35,13 +37,20 @@ def main() -> None:
         app = stock_app(speech)
         config = uvicorn.Config(app, log_config=None, access_log=False, loop="uvloop")
     else:
-        door = GatewayConfig(port=port, media_workers=workers, max_calls=1000)
+        door = GatewayConfig(port=port, media_workers=workers, max_calls=1000, sip=telephone())
         # a TalkingCall has what media needs of a call, and no more
         app = create_app(cast(StackPort, TalkingStack(speech)), door)
         config = uvicorn_config(app, door, loop="uvloop")
     gc.collect()
     gc.freeze()
     uvloop.run(_serve(uvicorn.Server(config), sock, app, port))
+
+
+def telephone() -> SipSettings | None:
+    if len(sys.argv) < 6:
+        return None
+    port, n = int(sys.argv[4]), int(sys.argv[5])
+    return SipSettings(port=port, rtp_ports=(port + 2, port + 1 + n), transports=("udp",))
 
 
 async def _serve(server: uvicorn.Server, sock: socket.socket, app: Starlette, port: int) -> None:
