@@ -97,8 +97,8 @@ bench-transport: $(INSTALL_DONE) ## What carrying a call costs, by transport, be
 bench-conversation: $(INSTALL_DONE) ## Turn-taking beside two baselines. ARGS="--quick" or "--clips DIR"
 	$(BIN)/python -m loadtest.conversation --json out/conversation.json $(ARGS)
 
-load: $(INSTALL_DONE) ## Simulated callers against a running server.
-	$(BIN)/python -m loadtest $(ARGS)
+load: $(INSTALL_DONE) ## Simulated callers against a server of their own. ARGS="--calls 4 --scenario barge-in"
+	$(BIN)/voice-agent loadtest run --json out/load.json $(ARGS)
 
 clean: ## Remove .venv and caches; models stay.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -361,6 +361,8 @@ class Mouth:
         if limit_ms is not None:
             at = self._playout.heard_at(reply.id, limit_ms * OUT_RATE // 1000)
             chars, samples = min(chars, at.chars), min(samples, at.samples)
+        if reply.trace is not None:
+            reply.trace.holes += self._playout.holes(reply.id)
         if reply.trace is not None and not reply.fixed:
             unheard = max(0, reply.audio_samples - samples)
             reply.trace.unheard_voice_ms += unheard * 1000 // OUT_RATE

@@ -21,6 +21,8 @@ from .types import FRAME_MS, OUT_FRAME, OUT_RATE, SILENT_OUT, Pcm16, ReplyId
 REPLAY_AFTER_MS = 150
 HEARD_FRACTION = 0.6
 HISTORY_TICKS = 256
+HOLE_TICKS = 3
+"""Without sound in the middle of a reply: over 40 ms, which is heard."""
 KEPT_REPLIES = 4
 _ALL = 1 << 62
 
@@ -82,8 +84,8 @@ class _Line:
     """One reply's sound: what came, what was played, what is kept for a replay of the cut word."""
 
     __slots__ = (
-        "clause", "clause_start", "ended", "finished", "furthest", "last_end", "marks", "position",
-        "reply", "sound", "started", "words",
+        "clause", "clause_start", "dry", "ended", "finished", "furthest", "holes", "last_end",
+        "marks", "position", "reply", "sound", "started", "words",
     )  # fmt: skip
 
     def __init__(self, reply: ReplyId) -> None:
@@ -99,6 +101,7 @@ class _Line:
         self.started = False
         self.ended = False
         self.finished = False
+        self.dry = self.holes = 0
 
     def append(self, clause: Clause, piece: AudioPiece) -> None:
         if clause.index != self.clause:
@@ -204,6 +207,8 @@ class Playout:
         self._held_ticks += self._held
         line.played(played.offset + played.samples)
         self.underrun_ticks += played.underrun
+        line.dry = line.dry + 1 if played.underrun else 0
+        line.holes += line.dry == HOLE_TICKS
         if played.finished:
             line.finished = True
             line.sound.clear()
@@ -285,6 +290,10 @@ class Playout:
                 played = min(max(0, samples), left)
                 return Heard(line.marks.at(played)[0], min(played, line.furthest))
         return Heard(0, 0)
+
+    def holes(self, reply: ReplyId) -> int:
+        """How often the sound of a reply ran out in its middle for over 40 ms."""
+        return next((line.holes for line in self._recent if line.reply == reply), 0)
 
     @property
     def words_heard(self) -> int:

@@ -82,6 +82,7 @@ class TurnTrace:
     prompt_version: str = ""  # of the instructions and tools: a digest
     wasted_voice_ms: int = 0  # of early voice, made and thrown away
     unheard_voice_ms: int = 0  # of replies that were cut, made and not heard
+    holes: int = 0  # times that the sound ran out in the middle of a reply for over 40 ms
     early_refused: str = ""  # why less was done early: load, budget or off
     echo: str = ""  # what is known of our own voice on the line; empty: nothing looks for it
     deadline_s: float | None = None

@@ -42,6 +42,7 @@ def record_of(trace: TurnTrace, *, content: bool, unix_s: float | None = None) -
         "wasted_tokens": trace.wasted_tokens,
         "wasted_voice_ms": trace.wasted_voice_ms,
         "unheard_voice_ms": trace.unheard_voice_ms,
+        "holes": trace.holes,
         "echo": trace.echo,
         "early_tokens": trace.early_tokens,
         "taken_back_tokens": trace.taken_back_tokens,

@@ -1,184 +1,112 @@
-"""One caller over the OpenAI Realtime protocol: a microphone in real time, and a clock.
-
-Speaks recorded clips in 20 ms frames that never stop, and times what comes back as a player without
-a buffer would play it. Imports nothing of the server.
-"""
+"""A call over the OpenAI Realtime protocol on a WebSocket, 24 kHz PCM."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
-import time
-import wave
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soxr
 import websockets
-from numpy.typing import NDArray
 
-RATE = 24_000
-FRAME = RATE // 50
-LOUD = 0.01 * 32768  # -40 dBFS: quieter than this is not sound
-Pcm = NDArray[np.int16]
+from .clip import Pcm
+from .ear import Ear
+from .line import LineError, Refused
 
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """pcm: int16 [n] at 24 kHz; last: sample after the last voiced one."""
-
-    name: str
-    pcm: Pcm
-    last: int
+OPEN_WITHIN_S = 20.0
+_TRY_LATER = 1013
+_OVERLOADED = "server_overloaded"
 
 
-def load_clip(path: Path) -> Clip:
-    """A mono 16-bit WAV. Voiced: 10 ms frames within 20 dB of the loud level, lone clicks apart."""
-    with wave.open(str(path)) as w:
-        if (w.getnchannels(), w.getsampwidth()) != (1, 2):
-            raise ValueError(f"{path}: a mono 16-bit WAV is needed")
-        raw = np.frombuffer(w.readframes(w.getnframes()), np.int16)
-        pcm = soxr.resample(raw, w.getframerate(), RATE) if w.getframerate() != RATE else raw
-    n = RATE // 100
-    frames = pcm[: len(pcm) // n * n].reshape(-1, n).astype(np.float64)
-    db = 20 * np.log10(np.sqrt((frames**2).mean(axis=1)) + 1e-9)
-    voiced = np.flatnonzero(db > np.percentile(db, 95) - 20)
-    known = set(voiced.tolist())
-    voiced = np.array([i for i in voiced if i - 1 in known or i + 1 in known])
-    return Clip(path.stem, pcm.astype(np.int16), int(voiced[-1] + 1) * n)
-
-
-@dataclass(slots=True)
-class Turn:
-    """Seconds. v2v: last voiced sample sent to the first loud sample played; None: no answer."""
-
-    clip: str
-    v2v_s: float | None
-    gaps_s: list[float] = field(default_factory=list)
-    transcript: str = ""
-    commits: int = 0
-
-
-@dataclass(slots=True)
-class CallResult:
-    turns: list[Turn] = field(default_factory=list)
-    seconds: float = 0.0
-    refused: str = ""
-    errors: list[str] = field(default_factory=list)
-
-
-class RealtimeCaller:
-    """Call `run` once."""
-
-    def __init__(self, url: str, key: str, seed: int) -> None:
+class RealtimeLine:
+    def __init__(self, url: str, key: str = "", instructions: str | None = None) -> None:
+        """url: ws(s)://…/v1/realtime?model=…; instructions: of this session, set when it opens."""
+        self.lost = ""
+        self.errors: list[str] = []
         self._url = url
         self._key = key
-        self._rng = np.random.default_rng(seed)
-        self._clip: Clip | None = None
-        self._position = 0
-        self._spoken_s: float | None = None  # when the clip's last voiced sample was sent
-        self._play_end_s = 0.0
-        self._loud: asyncio.Future[float] | None = None  # when the answer became audible
-        self._in_reply = False
-        self._turn = Turn("", None)
-        self.result = CallResult()
+        self._instructions = instructions
+        self._ws: websockets.ClientConnection | None = None
+        self._ear: Ear = Ear()
+        self._reader: asyncio.Task[None] | None = None
 
-    async def run(self, clips: Sequence[Clip], turns: int, timeout_s: float) -> CallResult:
-        start = time.perf_counter()
-        headers = {"Authorization": f"Bearer {self._key}"}
+    async def open(self, ear: Ear, hold_s: float) -> None:
+        self._ear = ear
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         try:
-            async with websockets.connect(
-                self._url, compression=None, max_size=None, additional_headers=headers
-            ) as ws:
-                await self._talk(ws, clips, turns, timeout_s)
-        except (OSError, websockets.WebSocketException) as error:
-            self.result.refused = str(error)
-        self.result.seconds = time.perf_counter() - start
-        return self.result
+            async with asyncio.timeout(OPEN_WITHIN_S):
+                self._ws = await websockets.connect(
+                    self._url, compression=None, max_size=None, additional_headers=headers
+                )
+                await self._hello(self._ws)
+        except websockets.InvalidStatus as error:
+            status = error.response.status_code
+            if status in (429, 503):
+                raise Refused(f"HTTP {status}") from error
+            raise LineError(f"{self._url} answered HTTP {status}") from error
+        except websockets.ConnectionClosed as error:
+            code = error.rcvd.code if error.rcvd else None
+            if code == _TRY_LATER:
+                raise Refused(error.rcvd.reason if error.rcvd else "") from error
+            raise LineError(f"{self._url} closed the call: {error}") from error
+        except (OSError, TimeoutError, websockets.WebSocketException) as error:
+            why = str(error) or "no answer in time"
+            raise LineError(f"{self._url} cannot be reached: {why}") from error
+        self._reader = asyncio.ensure_future(self._read(self._ws))
 
-    async def _talk(self, ws: Any, clips: Sequence[Clip], turns: int, timeout_s: float) -> None:
-        tasks = [asyncio.create_task(self._send(ws)), asyncio.create_task(self._receive(ws))]
-        try:
-            await asyncio.sleep(1.0)
-            await self._quiet(1.0, 20.0)  # a greeting, if any
-            for i in range(turns):
-                await self._ask(clips[i % len(clips)], timeout_s)
-                await asyncio.sleep(0.2 + float(self._rng.uniform(0, 0.5)))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def _hello(self, ws: websockets.ClientConnection) -> None:
+        """The session as it is to be. Raises Refused, LineError."""
+        await self._expect(ws, "session.created")
+        if self._instructions is not None:
+            session = {"type": "realtime", "instructions": self._instructions}
+            await ws.send(json.dumps({"type": "session.update", "session": session}))
+            await self._expect(ws, "session.updated")
 
-    async def _ask(self, clip: Clip, timeout_s: float) -> None:
-        self._turn = Turn(clip.name, None)
-        self._spoken_s = None
-        self._loud = asyncio.get_running_loop().create_future()
-        self._clip, self._position = clip, 0
-        try:
-            async with asyncio.timeout(len(clip.pcm) / RATE + timeout_s):
-                loud_s = await self._loud
-            self._turn.v2v_s = loud_s - (self._spoken_s or loud_s)
-            await self._quiet(1.5, 60.0)
-        except TimeoutError:
-            pass
-        self.result.turns.append(self._turn)
-
-    async def _quiet(self, hang_s: float, limit_s: float) -> None:
-        """Until playback has been over for `hang_s`; the end moves while sound arrives."""
-        give_up = time.perf_counter() + limit_s
+    async def _expect(self, ws: websockets.ClientConnection, kind: str) -> None:
         while True:
-            left = min(give_up, self._play_end_s + hang_s) - time.perf_counter()
-            if left <= 0:
-                break
-            await asyncio.sleep(left)
-        self._in_reply = False
+            event = json.loads(await ws.recv())
+            if event["type"] == "error":
+                error = event["error"]
+                text = str(error.get("message"))
+                raise Refused(text) if error.get("type") == _OVERLOADED else LineError(text)
+            if event["type"] == kind:
+                return
+            self._on_event(event)
 
-    async def _send(self, ws: Any) -> None:
-        start, k = time.perf_counter(), 0
-        while True:
-            k += 1
-            due = start + k * 0.02
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            frame = self._rng.integers(-4, 5, FRAME).astype(np.int16)
-            clip = self._clip
-            if clip is not None:
-                part = clip.pcm[self._position : self._position + FRAME]
-                frame[: len(part)] = part
-                if self._position <= clip.last < self._position + FRAME:
-                    self._spoken_s = due - 0.02 + (clip.last - self._position) / RATE
-                self._position += FRAME
-                if self._position >= len(clip.pcm):
-                    self._clip = None
-            audio = base64.b64encode(frame.tobytes()).decode()
-            await ws.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+    async def send(self, frame: Pcm) -> None:
+        if self._ws is None or self.lost:
+            return
+        audio = base64.b64encode(frame.astype("<i2", copy=False).tobytes()).decode()
+        with contextlib.suppress(websockets.ConnectionClosed):  # the reader tells why
+            await self._ws.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
 
-    async def _receive(self, ws: Any) -> None:
-        async for message in ws:
-            now = time.perf_counter()
-            event = json.loads(message)
-            match event["type"]:
-                case "response.output_audio.delta":
-                    self._play(np.frombuffer(base64.b64decode(event["delta"]), np.int16), now)
-                case "input_audio_buffer.speech_started":
-                    self._play_end_s, self._in_reply = min(self._play_end_s, now), False
-                case "input_audio_buffer.committed":
-                    self._turn.commits += 1
-                case "conversation.item.input_audio_transcription.completed":
-                    self._turn.transcript = event["transcript"]
-                case "error":
-                    self.result.errors.append(str(event["error"].get("message")))
+    async def close(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        if self._ws is not None:
+            with contextlib.suppress(OSError, websockets.WebSocketException):
+                await self._ws.close()
 
-    def _play(self, pcm: Pcm, now: float) -> None:
-        if self._in_reply and now > self._play_end_s:
-            self._turn.gaps_s.append(now - self._play_end_s)
-        start = max(now, self._play_end_s)
-        self._in_reply = True
-        self._play_end_s = start + len(pcm) / RATE
-        loud = np.flatnonzero(np.abs(pcm.astype(np.int32)) > LOUD)
-        waiting = self._loud is not None and not self._loud.done() and self._spoken_s is not None
-        if len(loud) and waiting and self._loud is not None:
-            self._loud.set_result(start + int(loud[0]) / RATE)
+    async def _read(self, ws: websockets.ClientConnection) -> None:
+        try:
+            async for message in ws:
+                self._on_event(json.loads(message))
+            self.lost = "closed by the server"
+        except websockets.ConnectionClosed as error:
+            self.lost = str(error)
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        now_s = asyncio.get_running_loop().time()
+        match event["type"]:
+            case "response.created":
+                self._ear.own(event["response"]["id"])
+            case "response.output_audio.delta":
+                pcm = np.frombuffer(base64.b64decode(event["delta"]), "<i2").astype(np.int16)
+                self._ear.play(pcm, now_s, event["response_id"])
+            case "input_audio_buffer.speech_started":
+                self._ear.cut(now_s)
+            case "error":
+                self.errors.append(str(event["error"].get("message")))

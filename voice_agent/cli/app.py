@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from voice_agent.cli.console import Group
+from voice_agent.cli.load_commands import loadtest_app
 
 app = typer.Typer(
     name="voice-agent",
@@ -23,6 +24,7 @@ keys_app = typer.Typer(help="API keys: add, list, revoke.", no_args_is_help=True
 app.add_typer(models_app, name="models")
 app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
+app.add_typer(loadtest_app, name="loadtest")
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file (default: ./voice-agent.toml).")

@@ -22,7 +22,9 @@ from loadtest.bench.llm.measure import ms, tail
 from loadtest.bench.llm.own import LIVE_THREADS, policy_name
 from loadtest.bench.llm.up import metric, served
 from loadtest.bench.peers.process import ServerFailed, ServerProcess
-from loadtest.callers.realtime import CallResult, Clip, RealtimeCaller, load_clip
+from loadtest.callers.caller import Caller, CallLog, Habits
+from loadtest.callers.clip import Clip, load_clip
+from loadtest.callers.realtime import RealtimeLine
 
 CALLS, WAVES, TURNS = 4, 2, 4
 SPEECH = ("ps_goforward", "ps_something", "ps_cards_005", "ps_cards_001", "ps_cards_003")
@@ -35,27 +37,14 @@ max_reply_tokens = 400
 _CUT_IN_S = 0.3
 """Of an answer's sound before the caller speaks again: the engine still makes the rest of it."""
 _LISTEN_S = 6.0
+_CALL_S = 120.0
+"""No turn begins later; the number of turns ends a call long before."""
 _POLL_S = 0.25
 _SHOWN = (
     "tokens_total", "aborted_total", "abort_steps_max", "ttft_live_ms_p50", "ttft_live_ms_p99",
     "token_gap_live_ms_p50", "token_gap_live_ms_p99", "evicted_blocks_total", "preemptions_total",
     "integrity_failures_total",
 )  # fmt: skip
-
-
-class Interrupter(RealtimeCaller):
-    """Cuts into every answer but the last, and hears some seconds of that."""
-
-    def __init__(self, url: str, key: str, seed: int, turns: int) -> None:
-        super().__init__(url, key, seed)
-        self._turns = turns
-
-    async def _quiet(self, hang_s: float, limit_s: float) -> None:
-        if self._loud is None or not self._loud.done():  # a greeting, if any
-            await super()._quiet(hang_s, limit_s)
-            return
-        last = len(self.result.turns) == self._turns - 1
-        await super()._quiet(hang_s, _LISTEN_S if last else _CUT_IN_S)
 
 
 def call(bench: Bench) -> dict[str, Any]:
@@ -76,7 +65,7 @@ def call(bench: Bench) -> dict[str, Any]:
     return {
         "threads": policy_name(LIVE_THREADS),
         "shape": f"{waves} x {n} calls at once, {turns} turns each, answers cut into but the last",
-        "refused": [result.refused for result in results if result.refused],
+        "refused": [r.refused or r.failed for r in results if r.refused or r.failed],
         "turns": len(lines),
         "interrupted": sum(bool(line["interrupted"]) for line in lines),
         "voice_to_voice_ms": tail([1000 * t.v2v_s for r in results for t in r.turns if t.v2v_s]),
@@ -121,19 +110,28 @@ def prefix(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 async def _talk(
     server: ServerProcess, clips: list[Clip], n: int, waves: int, turns: int
-) -> tuple[list[CallResult], list[float]]:
+) -> tuple[list[CallLog], list[float]]:
     """What the callers saw; and the engine's tokens per second wherever it was busy all the time
     between two looks at it."""
     url = f"ws://127.0.0.1:{server.port}/v1/realtime?model=default"
+    loop = asyncio.get_running_loop()
     rates: list[float] = []
     watch = asyncio.create_task(_watch(server, rates))
 
-    async def one(i: int) -> CallResult:
+    async def one(i: int) -> CallLog:
         await asyncio.sleep(0.4 * (i % n))
-        order = clips[i % len(clips) :] + clips[: i % len(clips)]
-        return await Interrupter(url, "local", i, turns).run(order, turns, 15.0)
+        habits = Habits(
+            clips=tuple(clips),
+            seed=i,
+            until_s=loop.time() + _CALL_S,
+            barge_in=1.0,
+            barge_in_after_s=(_CUT_IN_S, _CUT_IN_S),
+            turns=turns,
+            listen_s=_LISTEN_S,
+        )
+        return await Caller(RealtimeLine(url), habits).run()
 
-    results: list[CallResult] = []
+    results: list[CallLog] = []
     try:
         for wave in range(waves):
             first = wave * n
