@@ -15,6 +15,7 @@ from voice_agent import logs
 from voice_agent.clock import Clock, MonotonicClock
 from voice_agent.errors import CapacityError
 from voice_agent.events import EndReason, Event, ToolFinished, TurnTraced
+from voice_agent.line import TRANSPORT
 from voice_agent.own_words import Echo
 from voice_agent.types import Frame
 
@@ -99,6 +100,7 @@ class Gateway:
             raise CapacityError("The server is still loading. Try again in a moment.", code="VA462")
         with self.admission.call():
             live = LiveCall(transport)
+            TRANSPORT.set(transport)
             gauge = self.metrics.calls_live.labels(transport)
             self.live.add(live)
             self._idle.clear()

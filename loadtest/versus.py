@@ -236,6 +236,7 @@ def our_server(a: argparse.Namespace, name: str, system: str) -> Iterator[psutil
         "VOICE_AGENT__AGENTS_DIR": str(agents),
         "VOICE_AGENT__SERVER__MAX_CALLS": str(max(a.sessions, 1)),
         "VOICE_AGENT__PRIVACY__CONTENT": "true",
+        "VOICE_AGENT__HISTORY__ENABLED": "false",  # of the user's own calls
         "VOICE_AGENT__VOICE__CACHE_S": "0",  # the other side has no such cache
     }
     with (a.out / f"{name}.log").open("w") as log:

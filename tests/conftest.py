@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from tests.support.real_server import RealServer
 from tests.support.real_server import real_server as start_real_server
+
+os.environ["VOICE_AGENT__HISTORY__ENABLED"] = "false"  # no test's call in the user's own history
 
 
 @pytest.fixture(scope="session")

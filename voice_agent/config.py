@@ -30,6 +30,7 @@ from pydantic_settings import (
 
 from voice_agent.errors import UsageError
 from voice_agent.explain import dotted_names, explain, section_of, suggest
+from voice_agent.history_section import HistoryConfig
 from voice_agent.rtc_section import RtcConfig
 from voice_agent.server_section import Names, Section, ServerConfig, comma_separated
 from voice_agent.sip_section import SipSection
@@ -45,6 +46,7 @@ SECRETS = frozenset(
         "llm.second.api_key",
         "sip.trunk.password",
         "rtc.ice_servers",
+        "history.url",
     }
 )
 DEFAULT_KV_MB = 512
@@ -213,7 +215,8 @@ class LogConfig(Section):
 
 class PrivacyConfig(Section):
     content: bool = False
-    """Whether what was said may be written down: in logs, traces, spans and recordings."""
+    """Whether what was said may be written down: in logs, traces, spans, recordings and the call
+    history."""
 
 
 class TraceConfig(Section):
@@ -304,11 +307,14 @@ class Config(BaseSettings):
     privacy: PrivacyConfig = PrivacyConfig()
     trace: TraceConfig = TraceConfig()
     recording: RecordingConfig = RecordingConfig()
+    history: HistoryConfig = HistoryConfig()
 
     @model_validator(mode="after")
     def _content_allowed(self) -> Self:
         if self.recording.folder is not None and not self.privacy.content:
             raise ValueError("recording.folder is content: it needs privacy.content = true")
+        if self.history.transcripts and not self.privacy.content:
+            raise ValueError("history.transcripts is content: it needs privacy.content = true")
         return self
 
 

@@ -46,6 +46,8 @@ def collect(stack: Stack) -> dict[str, float]:
     out |= stack.early.gauges()
     if stack.tracing is not None:
         out["trace_dropped_total"] = float(stack.tracing.dropped)
+    if stack.history is not None:
+        out |= stack.history.gauges()
     if isinstance(stack.thinker, FallbackThinker):
         out |= stack.thinker.gauges()
     if stack.engine is not None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Protocol
+
+TRANSPORT: ContextVar[str] = ContextVar("transport", default="local")
+"""By what the calls come that are opened from here on; set by who admits them."""
 
 
 class Line(Protocol):

@@ -19,6 +19,7 @@ from .clock import MonotonicClock
 from .config import Config
 from .early import EarlyLimits
 from .errors import UsageError
+from .history.history import open_history
 from .library.adapters import OwnRecognizer, OwnVoice
 from .library.agent import GivenAgents
 from .library.parts import Parts
@@ -83,6 +84,7 @@ def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
     models = _choose(config, machine, device, store, progress)
     clock = MonotonicClock()
     tracing = open_tracing(config, clock)
+    history = open_history(config, clock)
     recorder = Recorder(config.recording) if config.recording.folder is not None else None
 
     recognizer = _recognizer(parts, models, store, clock, device, progress)
@@ -133,11 +135,12 @@ def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
         models=model_names(config, models),
         announcement=config.recording.announcement if recorder is not None else "",
         tracing=tracing,
+        history=history,
         voices=voices,
         voice_cache_s=config.voice.cache_s,
         early=EarlyLimits(**config.early.model_dump()),
         choices=explained(config, models, device),
-        closers=(*closers, *(kept.close for kept in (tracing, recorder) if kept is not None)),
+        closers=(*closers, *(k.close for k in (tracing, recorder, history) if k is not None)),
     )
     if recorder is not None:
         stack.make_call = recorder.make_call

@@ -20,7 +20,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
     "taskName",
     "color_message",
 }
-_QUIET = ("aioice", "aiortc", "asyncio", "httpx2", "httpcore2", "uvicorn", "websockets")
+_QUIET = ("aioice", "alembic", "aiortc", "asyncio", "httpx2", "httpcore2", "uvicorn", "websockets")
 
 
 class TextFormatter(logging.Formatter):

@@ -40,6 +40,7 @@ from .tts.service import VoiceService
 from .vad import VadService
 
 if TYPE_CHECKING:
+    from .history.history import History
     from .library.call import Call as Handle
 
 log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ class Stack:
         models: Mapping[str, str] | None = None,
         announcement: str = "",
         tracing: Tracing | None = None,
+        history: History | None = None,
         voice_cache_s: float = VOICE_CACHE_S,
         early: EarlyLimits | None = None,
     ) -> None:
@@ -155,6 +157,7 @@ class Stack:
         self.models = dict(models or {})
         self.announcement = announcement
         self.tracing = tracing
+        self.history = history
         self.make_call: MakeCall = Call
         self.voices = voices
         self.choices = choices
@@ -231,6 +234,8 @@ class Stack:
             log.warning("agent %s keeps its last good version: %s", name, problem)
         call = self.make_call(self, runtime, on_event, lead_ms=lead_ms)
         call.script = self.scripts.get(name)
+        if self.history is not None:
+            self.history.follow(call)
         return call
 
     def _runtime(self, name: str) -> tuple[AgentRuntime, UsageError | None]:

@@ -25,11 +25,13 @@ START_WITHIN_S = 300  # a busy machine loads slowly; never asserted, only given 
 
 @dataclass(frozen=True)
 class RealServer:
-    """page_port: of a page on this machine that may call the server."""
+    """page_port: of a page on this machine that may call the server. history: where it remembers
+    its calls."""
 
     port: int
     log: Path
     page_port: int
+    history: str
 
     @property
     def http(self) -> str:
@@ -62,11 +64,14 @@ def real_server(folder: Path) -> Iterator[RealServer]:
     port = free_port()
     page_port = free_port()
     log = folder / "server.log"
+    history = f"sqlite:///{folder / 'history.db'}"
     env = os.environ | {
         "VOICE_AGENT__SERVER__ALLOWED_HOSTS": "127.0.0.1",
         "VOICE_AGENT__SERVER__ALLOWED_ORIGINS": f"http://127.0.0.1:{page_port}",
         "VOICE_AGENT__AGENTS_DIR": str(agents),
         "VOICE_AGENT__SERVER__MAX_CALLS": "3",
+        "VOICE_AGENT__HISTORY__ENABLED": "true",
+        "VOICE_AGENT__HISTORY__URL": history,
     }
     models = ["--llm", "smollm2-135m", "--stt", "whisper-tiny.en", "--voice", "piper-joe"]
     with log.open("w") as out:
@@ -74,7 +79,7 @@ def real_server(folder: Path) -> Iterator[RealServer]:
             command("up", "--port", str(port), "--no-fetch", *models),
             stdout=out, stderr=subprocess.STDOUT, env=env, cwd=folder,
         )  # fmt: skip
-    server = RealServer(port, log, page_port)
+    server = RealServer(port, log, page_port, history)
     try:
         _wait_ready(process, server)
         yield server

@@ -19,6 +19,7 @@ def no_other_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("VOICE_AGENT_CONFIG", raising=False)
+    monkeypatch.delenv("VOICE_AGENT__HISTORY__ENABLED", raising=False)
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,8 @@ keys_app = typer.Typer(help="API keys: add, list, revoke.", no_args_is_help=True
 app.add_typer(models_app, name="models")
 app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
+calls_app = typer.Typer(help="Calls that are over: list, show, export.", no_args_is_help=True)
+app.add_typer(calls_app, name="calls")
 app.add_typer(loadtest_app, name="loadtest")
 
 ConfigFile = Annotated[
@@ -39,6 +42,20 @@ Calls = Annotated[int | None, typer.Option("--calls", help="Calls at once.")]
 Agent = Annotated[str | None, typer.Option(help="Agent: a NAME of agents/NAME.toml.")]
 LogFormat = Annotated[str | None, typer.Option("--log", help="text or json.")]
 NoFetch = Annotated[bool, typer.Option("--no-fetch", help="Never download a model.")]
+
+
+class Format(StrEnum):
+    """Of an export."""
+
+    JSON = "json"
+    CSV = "csv"
+
+
+OfAgent = Annotated[str | None, typer.Option("--agent", help="Only of this agent.")]
+OfOutcome = Annotated[
+    str | None, typer.Option("--outcome", help="Only those that ended so: caller_hung_up ...")
+]
+OfDays = Annotated[float | None, typer.Option("--days", min=0, help="Only of the last days.")]
 
 
 def _config(file: Path | None, no_fetch: bool = False, **flags: Any) -> Any:
@@ -319,3 +336,53 @@ def keys_revoke(
     from voice_agent.cli.keys import run_revoke
 
     run_revoke(_config(config).config, key)
+
+
+@calls_app.command("list")
+def calls_list(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many, the newest first.")] = 20,
+    agent: OfAgent = None,
+    outcome: OfOutcome = None,
+    days: OfDays = None,
+    config: ConfigFile = None,
+) -> None:
+    """Calls, how long they lasted, how they ended and how fast they were answered."""
+    from voice_agent.cli.calls import run_list, which_calls
+
+    run_list(_config(config).config, limit, which_calls(agent, outcome, days))
+
+
+@calls_app.command("show")
+def calls_show(
+    call: Annotated[str, typer.Argument(help="Its id, or how it begins.")],
+    config: ConfigFile = None,
+) -> None:
+    """Every turn of a call: outcome, stages, tokens, and the words where they are kept."""
+    from voice_agent.cli.calls import run_show
+
+    run_show(_config(config).config, call)
+
+
+@calls_app.command("export")
+def calls_export(
+    fmt: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.JSON,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write; default: standard output.")
+    ] = None,
+    agent: OfAgent = None,
+    outcome: OfOutcome = None,
+    days: OfDays = None,
+    config: ConfigFile = None,
+) -> None:
+    """Every call with its turns as JSON, or one line of CSV for each turn."""
+    from voice_agent.cli.calls import run_export, which_calls
+
+    run_export(_config(config).config, fmt, out, which_calls(agent, outcome, days))
+
+
+@calls_app.command("migrate")
+def calls_migrate(config: ConfigFile = None) -> None:
+    """Bring the history of an older version up to date, as starting the server does."""
+    from voice_agent.cli.calls import run_migrate
+
+    run_migrate(_config(config).config)

@@ -25,7 +25,8 @@ def served(model: str, settings: Mapping[str, str] | None = None) -> Iterator[Se
         sys.executable, "-m", "voice_agent.cli", "up", "--port", str(port), "--no-fetch",
         "--llm", model, "--stt", "whisper-tiny.en", "--voice", "piper-joe",
     ]  # fmt: skip
-    env = os.environ | {f"VOICE_AGENT__{name}": text for name, text in (settings or {}).items()}
+    chosen = {"HISTORY__ENABLED": "false"} | dict(settings or {})  # the user's own calls are there
+    env = os.environ | {f"VOICE_AGENT__{name}": text for name, text in chosen.items()}
     server = ServerProcess("voice-agent up", command, port, env)
     try:
         server.wait_ready()
