@@ -5,6 +5,8 @@ VENV   ?= .venv
 ARGS   ?=
 # An extra index for PyTorch builds, e.g. one with CPU-only wheels (smaller).
 TORCH_INDEX ?=
+# What is installed beside the device's own: dev for the tests, otel and sip for a server without.
+EXTRAS ?= dev
 
 BIN   := $(VENV)/bin
 # A GPU that the driver can see decides; DEVICE=cpu or DEVICE=cuda overrides it.
@@ -14,11 +16,12 @@ TORCH := $(shell grep -m1 '^torch==' $(CONSTRAINTS) 2>/dev/null)
 
 VENV_DONE    := $(VENV)/.stamp-venv
 TORCH_DONE   := $(VENV)/.stamp-torch-$(DEVICE)
-INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)
+comma := ,
+INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)$(if $(filter-out dev,$(EXTRAS)),-$(subst $(comma),-,$(EXTRAS)))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels test test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-conversation load clean
+.PHONY: help install up kernels models test test-image test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-conversation bench-capacity bench-gil soak soak-short load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +40,7 @@ $(TORCH_DONE): $(VENV_DONE) $(CONSTRAINTS)
 	@touch $@
 
 $(INSTALL_DONE): $(TORCH_DONE) $(CONSTRAINTS) pyproject.toml
-	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/uv pip install --quiet -c $(CONSTRAINTS) -e '.[$(DEVICE),dev]'
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/uv pip install --quiet -c $(CONSTRAINTS) -e '.[$(DEVICE),$(EXTRAS)]'
 	@touch $@
 
 up: $(INSTALL_DONE) ## Start the server; fetches missing models first. ARGS="--port 9000" is passed on.
@@ -45,6 +48,9 @@ up: $(INSTALL_DONE) ## Start the server; fetches missing models first. ARGS="--p
 
 kernels: $(INSTALL_DONE) ## Compile the native kernels: for this processor, and for NVIDIA GPUs where nvcc is.
 	$(BIN)/python -m kernels
+
+models: $(INSTALL_DONE) ## Fetch what `up` needs on a new machine. ARGS="--group small"
+	$(BIN)/voice-agent models fetch $(ARGS)
 
 test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
 	$(BIN)/voice-agent models fetch --group small
@@ -69,6 +75,9 @@ fuzz: $(INSTALL_DONE) ## Damaged messages to every parser, many more than `make 
 
 test-aborts: $(INSTALL_DONE) ## Clients that leave at every stage of a handshake, 10,000 times.
 	ABORT_CYCLES=10000 $(BIN)/python -m pytest tests/gateway/test_aborts.py $(ARGS)
+
+test-image: $(INSTALL_DONE) ## The Dockerfile's own commands, one by one in an empty folder (minutes).
+	$(BIN)/python -m pytest -m slow tests/deploy $(ARGS)
 
 audit: $(INSTALL_DONE) ## Known weaknesses of the pinned packages. Status 2: the advisory service did not answer.
 	PIP_AUDIT=$(BIN)/pip-audit .ci/audit $(ARGS)

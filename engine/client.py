@@ -264,6 +264,11 @@ class Engine:
         """Let a pinned prefix go; an unknown key is fine."""
         self._loop.post_unpin(key)
 
+    def pulse(self) -> tuple[bool, bool, int]:
+        """(the thread runs, it has work, steps that came back); from any thread."""
+        thread = self._thread
+        return thread.alive or not self._started or self._closed, thread.busy, thread.rounds
+
     def stats(self) -> EngineStats:
         """A snapshot; from any thread."""
         late = compile_watch.total() - self._compiles if self._compiles is not None else 0

@@ -33,6 +33,8 @@ class EngineThread:
         self._stop = threading.Event()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.rounds = 0
+        """Steps that came back, whatever they did: a thread that hangs counts no further."""
 
     def call(self, job: Callable[[], T]) -> T:
         """Run a job on the thread and wait for it. Only before `start`."""
@@ -55,6 +57,10 @@ class EngineThread:
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def busy(self) -> bool:
+        return self._loop.has_work
 
     def stop(self) -> None:
         """Returns when the thread has ended."""
@@ -82,6 +88,8 @@ class EngineThread:
                 log.exception("engine step failed")
                 loop.fail_all(error, self._clock.now())
                 continue
+            finally:
+                self.rounds += 1
             if not ran and loop.has_work:
                 stop.wait(_BLOCKED_S)
         loop.abort_all(self._clock.now())

@@ -24,7 +24,7 @@ class Admission:
     def __init__(self, max_calls: int, max_each: int = 0) -> None:
         """max_each: of one owner; 0: max_calls."""
         self.max_calls = max_calls
-        self._max_each = max_each
+        self.max_each = max_each
         self._by_owner: Counter[str] = Counter()
         self.active = 0
         self.refused = 0
@@ -42,10 +42,10 @@ class Admission:
                 f"All {self.max_calls} lines are busy. Try again in a moment.", code="VA460"
             )
         owner = OWNER.get()
-        if owner and self._max_each and self._by_owner[owner] >= self._max_each:
+        if owner and self.max_each and self._by_owner[owner] >= self.max_each:
             self.refused += 1
             raise CapacityError(
-                f"{self._max_each} calls are live for this key or address, and no more may be.",
+                f"{self.max_each} calls are live for this key or address, and no more may be.",
                 code="VA467",
             )
         self.active += 1

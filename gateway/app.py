@@ -173,10 +173,10 @@ async def _healthz(request: Request) -> Response:
 
 async def _readyz(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
-    if not gateway.stack.ready:
-        return JSONResponse({"status": "loading"}, 503, {"retry-after": "5"})
     if gateway.admission.draining:
         return JSONResponse({"status": "draining"}, 503)
+    if not gateway.ready:
+        return JSONResponse({"status": "loading"}, 503, {"retry-after": "5"})
     return JSONResponse({"status": "ready"})
 
 

@@ -119,8 +119,12 @@ class Doorkeeper:
     """Pure checks over header values; knows no framework."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self.keys = KeyRing(config.api_keys, config.keys_file)
         self.tokens = Tokens(lambda subject: subject == PAGE.subject or self.keys.good(subject))
+        self.reconfigure(config)
+
+    def reconfigure(self, config: GatewayConfig) -> None:
+        """Other keys, hosts and origins; tokens stay good where their key does."""
+        self.keys = KeyRing(config.api_keys, config.keys_file)
         names = (config.host, "localhost", "127.0.0.1", "[::1]")
         own = {f"[{n}]" if ":" in n and not n.startswith("[") else n for n in names}
         self._hosts = {f"{n.lower()}:{config.port}" for n in own}

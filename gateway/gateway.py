@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from voice_agent import logs
 from voice_agent.clock import Clock, MonotonicClock
@@ -17,12 +17,14 @@ from voice_agent.errors import CapacityError
 from voice_agent.events import EndReason, Event, ToolFinished, TurnTraced
 from voice_agent.line import TRANSPORT
 from voice_agent.own_words import Echo
+from voice_agent.reload import Reloaded
+from voice_agent.room import Room
 from voice_agent.types import Frame
 
 from .admission import Admission
 from .auth import Doorkeeper
 from .call_port import CallPort, StackPort
-from .config import GatewayConfig
+from .config import GatewayConfig, check_bind
 from .grant import Grant
 from .lines import MediaLine, NearLine, OnMessage
 from .media import echo
@@ -33,6 +35,18 @@ from .webrtc_leg import RtcLeg
 from .workers.pool import Pool
 
 log = logging.getLogger(__name__)
+
+
+class Controls(Protocol):
+    """What an operator may ask of the whole server, over `/api/ops`."""
+
+    def drain(self, seconds: float | None = None) -> float:
+        """Begin to end; seconds: that live calls may take, None: as configured. How many it is."""
+        ...
+
+    def reload(self) -> Reloaded:
+        """Read the configuration again. Raises UsageError; the old one then stays."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +77,9 @@ class Gateway:
 
     def __init__(self, stack: StackPort, config: GatewayConfig, clock: Clock | None = None) -> None:
         self.stack = stack
+        self.room: Room | None = None
+        """What this process may still take; None: nobody looks."""
+        self.controls: Controls | None = None
         self.config = config
         self.clock = clock or MonotonicClock()
         self.doorkeeper = Doorkeeper(config)
@@ -87,17 +104,44 @@ class Gateway:
         return {
             **{name: value for read in self.gauge_sources for name, value in read().items()},
             **self.stack.gauges(),
+            **(self.room.gauges() if self.room is not None else {}),
+            "ready": float(self.ready),
+            "draining": float(self.admission.draining),
             "calls_limit": self.admission.max_calls,
             "calls_refused_total": self.admission.refused,
             "pacer_late_ms": self.pacer.late_ms,
             "pacer_skipped_ticks_total": self.pacer.skipped,
         }
 
+    @property
+    def ready(self) -> bool:
+        """Whether a new call would be taken, were there a line free."""
+        return self.stack.ready and not self.admission.draining
+
+    def reconfigure(self, config: GatewayConfig) -> None:
+        """For requests and calls that come from now on. What was read at start (addresses, ports,
+        the page, rates, time limits, workers) stays. Raises UsageError; nothing has changed then.
+        """
+        check_bind(config)
+        if config.echo.used:
+            echo.load()
+        self.config = config
+        self.doorkeeper.reconfigure(config)
+        self.admission.max_calls = config.max_calls
+        self.admission.max_each = config.max_calls_per_key
+
     @contextmanager
     def admit(self, transport: str) -> Iterator[LiveCall]:
-        """Raises CapacityError when full, draining or not ready. Counts the call's end."""
+        """Raises CapacityError when full, draining, not ready, or short of files or memory. Counts
+        the call's end."""
         if not self.stack.ready:
             raise CapacityError("The server is still loading. Try again in a moment.", code="VA462")
+        if self.room is not None and not self.admission.draining:
+            try:
+                self.room.check()
+            except CapacityError:
+                self.admission.refused += 1
+                raise
         with self.admission.call():
             live = LiveCall(transport)
             TRANSPORT.set(transport)
@@ -163,15 +207,21 @@ class Gateway:
         await self._empty(timeout_s)
         await self.hang_up_all()
 
-    async def hang_up_all(self, grace_s: float = 3.0) -> None:
+    async def hang_up_all(
+        self, grace_s: float = 3.0, reason: EndReason = EndReason.SERVER_DRAINING
+    ) -> None:
         for live in list(self.live):
-            live.hang_up(EndReason.SERVER_DRAINING)
+            live.hang_up(reason)
         if not await self._empty(grace_s):
             log.warning("calls did not end in time", extra={"calls": len(self.live)})
+
+    async def emptied(self) -> None:
+        """Returns when no call is live."""
+        await self._idle.wait()
 
     async def _empty(self, timeout_s: float) -> bool:
         """True once no call is live."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
+                await self.emptied()
         return not self.live

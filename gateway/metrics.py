@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from engine.histogram import HistogramSnapshot
@@ -17,10 +30,16 @@ LATENESS = (-1.0, -0.5, -0.2, -0.1, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 Distributions = Mapping[str, Mapping[str, HistogramSnapshot]]
 """Metric name -> class of request -> its values."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+NOT_COUNTED = frozenset({"engine_kv_blocks_total"})
+"""An amount, for all its name."""
 
 
 class _Gauges(Collector):
-    """Reads the stack's numbers at scrape time, so that nothing has to push them."""
+    """Reads the stack's numbers at scrape time, so that nothing has to push them. A name that ends
+    in `_total` is a counter's."""
 
     def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
         self._read = read
@@ -28,7 +47,9 @@ class _Gauges(Collector):
     def collect(self) -> Iterator[Metric]:
         for name, value in sorted(self._read().items()):
             metric = f"voice_agent_{name}"
-            family = GaugeMetricFamily(metric, f"{name.replace('_', ' ')} now")
+            counted = name.endswith("_total") and name not in NOT_COUNTED
+            kind = CounterMetricFamily if counted else GaugeMetricFamily
+            family = kind(metric, name.removesuffix("_total").replace("_", " "))
             family.add_metric([], value)
             yield family
 
@@ -121,6 +142,11 @@ class Metrics:
             "voice_agent_sip_refused", "telephone calls turned away: busy, not_allowed", ["why"],
             registry=r,
         )  # fmt: skip
+        self.reloads = Counter(
+            "voice_agent_config_reloads", "configurations read again: taken, refused", ["outcome"],
+            registry=r,
+        )  # fmt: skip
+        ProcessCollector(registry=r)
         r.register(_Gauges(gauges))
         r.register(_Histograms(histograms))
 

@@ -5,16 +5,18 @@ No words of any call are in it. The page `/ops` reads it once a second; `admin` 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from voice_agent.errors import UsageError
 from voice_agent.events import EndReason
 
-from .gateway import Gateway, LiveCall
+from .gateway import Controls, Gateway, LiveCall
 
 STAGES = {
     "Listening": "vad_",
@@ -26,6 +28,8 @@ STAGES = {
 }
 """Heading -> what the names of its numbers begin with; the rest stands under "Server"."""
 
+MAX_DRAIN_S = 86_400
+
 EARLY_WORK = ("on", "no voice: busy", "none: busy")
 """By `early_shed`: what of it stops under load."""
 
@@ -34,6 +38,8 @@ def ops_routes() -> list[Route]:
     return [
         Route("/api/ops", _ops),
         Route("/api/ops/calls/{call_id}/hangup", _hang_up, methods=["POST"]),
+        Route("/api/ops/drain", _drain, methods=["POST"]),
+        Route("/api/ops/reload", _reload, methods=["POST"]),
     ]
 
 
@@ -41,7 +47,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     """JSON of this moment. Times are seconds or ms as named; `kv` is None without an engine."""
     gauges, admission = gateway.gauges(), gateway.admission
     return {
-        "ready": gateway.stack.ready and not admission.draining,
+        "ready": gateway.ready,
         "draining": admission.draining,
         "calls": {
             "live": admission.active,
@@ -101,3 +107,45 @@ async def _hang_up(request: Request) -> Response:
         "message": "No live call has this id: it may have ended just now.",
     }
     return JSONResponse({"error": error}, 404)
+
+
+async def _drain(request: Request) -> Response:
+    """`{"seconds": N}` or nothing: no new calls from now on, and the end when live ones are over or
+    the time is."""
+    controls = _controls(request)
+    if isinstance(controls, Response):
+        return controls
+    try:
+        body = await request.body()
+        asked = json.loads(body) if body else {}
+        seconds = asked.get("seconds")
+        if seconds is not None and not 0 <= float(seconds) <= MAX_DRAIN_S:
+            raise ValueError
+    except (ValueError, TypeError, AttributeError, ClientDisconnect):
+        words = f'Send JSON: {{"seconds": 0 to {MAX_DRAIN_S}}}, or nothing.'
+        return _error(400, "VA491", words)
+    limit_s = controls.drain(None if seconds is None else float(seconds))
+    live = request.app.state.gateway.admission.active
+    return JSONResponse({"draining": True, "live": live, "seconds": limit_s}, 202)
+
+
+async def _reload(request: Request) -> Response:
+    controls = _controls(request)
+    if isinstance(controls, Response):
+        return controls
+    try:
+        done = controls.reload()
+    except UsageError as error:
+        return _error(409, error.code, str(error.args[0]))
+    return JSONResponse({"taken": done.taken, "waiting": done.waiting})
+
+
+def _controls(request: Request) -> Controls | Response:
+    gateway: Gateway = request.app.state.gateway
+    if gateway.controls is None:
+        return _error(501, "VA492", "This server is run by a program that keeps that to itself.")
+    return gateway.controls
+
+
+def _error(status: int, code: str, message: str) -> Response:
+    return JSONResponse({"error": {"code": code, "message": message}}, status)

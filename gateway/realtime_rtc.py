@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from .realtime.client_events import parse_session
 from .realtime.permits import check_update
 from .realtime.session import RealtimeSession
 from .realtime.settings import Settings, revise
-from .rtc_side import Tell
+from .rtc_side import DIED, Tell
 
 EARLY_TEXTS = 64
 """Texts that may come before the media flows; of more, the last ones are lost."""
@@ -25,6 +26,21 @@ class RealtimeSide:
     """One session; `gateway.rtc_side.RtcSide`."""
 
     channel = "oai-events"
+    last_words = (
+        json.dumps(
+            {
+                "type": "error",
+                "event_id": "event_last",
+                "error": {
+                    "type": "server_error",
+                    "code": "VA494",
+                    "message": DIED,
+                    "param": None,
+                    "event_id": None,
+                },
+            }
+        ),
+    )
 
     def __init__(
         self,

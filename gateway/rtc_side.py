@@ -6,11 +6,11 @@ Texts in and texts out: the transport knows neither protocol, and the protocol n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from voice_agent.errors import UsageError
-from voice_agent.events import CallFault, Event
+from voice_agent.events import CallFault, EndReason, Event
 
 from .call_port import CallPort
 from .gateway import Gateway, LiveCall
@@ -18,6 +18,7 @@ from .page_events import behind_ms, page_event
 
 Tell = Callable[[str], None]
 """A text for the data channel; before that is open, texts wait."""
+DIED = "The server failed; please call again."
 MAX_TEXT = 1000
 """Characters of a message that the caller types; the page takes no more."""
 
@@ -27,6 +28,11 @@ class RtcSide(Protocol):
 
     channel: str
     """The data channel's label."""
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        """What a media worker tells the client when this process has died."""
+        ...
 
     def admitted(self, live: LiveCall) -> None:
         """The call has its line."""
@@ -49,6 +55,10 @@ class PageSide:
     """The page of this server."""
 
     channel = "events"
+    last_words = (
+        json.dumps({"type": "error", "code": "VA494", "message": DIED, "fatal": True}),
+        json.dumps({"type": "ended", "reason": EndReason.SERVER_ERROR.value}),
+    )
 
     def __init__(
         self,

@@ -66,7 +66,12 @@ class RtcCall:
         mode = self._gateway.config.echo.page
         line = self._line = self._gateway.rtc_line(self._got)
         try:
-            offer = {"sdp": self._sdp, "channel": self._side.channel, "echo": mode.value}
+            offer = {
+                "sdp": self._sdp,
+                "channel": self._side.channel,
+                "echo": mode.value,
+                "last_words": self._side.last_words,
+            }
             answer = await line.open(offer)
             self.answer.set_result(str(answer["sdp"]))
             try:

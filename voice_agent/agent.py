@@ -108,7 +108,9 @@ class Call:
 
     def tick(self) -> Tick:
         """The next 20 ms for the caller, silence included. Called once per 20 ms of playback."""
-        return self._turns.mouth.tick()
+        tick = self._turns.mouth.tick()
+        self._stack.underrun_frames += tick.underrun
+        return tick
 
     def glance(self) -> Glance:
         state = self._turns.state

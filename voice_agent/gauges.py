@@ -35,6 +35,7 @@ def collect(stack: Stack) -> dict[str, float]:
             "voice_wasted_seconds": voice.wasted_s,
             "voice_cancelled": float(voice.cancelled),
             "voice_failed": float(voice.failed),
+            "voice_underrun_frames_total": float(stack.underrun_frames),
         }
     if stack.voice_cache is not None:
         out |= {

@@ -122,7 +122,7 @@ def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
         speakers=_speakers(voices, voice),
         default_voice=voice.name,
         shelf=GivenAgents(parts.files()) if parts.agents else AgentShelf(config.agents_dir),
-        names=list(parts.agents) or _agent_order(config),
+        names=list(parts.agents) or agent_order(config),
         scripts={name: agent.script for name, agent in parts.agents.items() if agent.script},
         toolbox=Toolbox(config.tools.private_hosts),
         max_context=brain.max_context,
@@ -202,7 +202,7 @@ def _speakers(service: VoiceService, voice: Voice) -> dict[str, Speaker]:
     return named
 
 
-def _agent_order(config: Config) -> list[str]:
+def agent_order(config: Config) -> list[str]:
     """Every agent, the default one first."""
     names = [n for n in agent_names(config.agents_dir) if n != config.default_agent]
     if config.default_agent != DEFAULT and DEFAULT in names:

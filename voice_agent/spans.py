@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 SCOPE = "voice_agent"
+TIMEOUT_S = 5.0
+"""For one batch, and for the last one at the end."""
 SPEAKING = {"embedded": "voice_agent"}
 """Providers' names by backend; every other backend speaks OpenAI's protocol."""
 
@@ -130,8 +132,9 @@ def _ns(record: Mapping[str, Any], at_ms: float) -> int:
     return int((record["zero_unix_s"] + at_ms / 1000.0) * 1e9)
 
 
-def otlp_spans(endpoint: str) -> Spans:
-    """Spans to a collector over OTLP/HTTP. Raises UsageError VA434 without the extra `otel`."""
+def otlp_spans(endpoint: str, timeout_s: float = TIMEOUT_S) -> Spans:
+    """Spans to a collector over OTLP/HTTP, sent in batches by a thread of the SDK's; what it does
+    not take in time is lost. Raises UsageError VA434 without the extra `otel`."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -141,7 +144,7 @@ def otlp_spans(endpoint: str) -> Spans:
         raise UsageError(
             "trace.otlp needs OpenTelemetry's SDK: pip install 'voice-agent[otel]'", code="VA434"
         ) from e
-    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)
+    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=timeout_s)
     provider = TracerProvider(resource=Resource.create({"service.name": "voice-agent"}))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return Spans(provider)

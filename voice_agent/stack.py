@@ -164,6 +164,8 @@ class Stack:
         self.ready = False
         self.own_speech_passes = 0
         """Transcripts that were our own voice coming back."""
+        self.underrun_frames = 0
+        """20 ms of silence each, in the middle of what we said."""
         load = Load(clock, target_s, lambda: gauges.predicted_wait_s(self))
         self.early = EarlyWork(early or EarlyLimits(), load, clock)
         self.voice_cache = ClauseCache(voice_cache_s) if voice_cache_s > 0 else None
@@ -237,6 +239,21 @@ class Stack:
         if self.history is not None:
             self.history.follow(call)
         return call
+
+    def use_agents(self, names: list[str], shelf: AgentShelf | None = None) -> None:
+        """New calls choose among these, the first by default; new ones are prepared in the
+        background. shelf: where they are; None: where they were. Raises UsageError if one is not
+        good; then nothing changes."""
+        before = self._shelf, self._names
+        self._shelf, self._names = shelf or self._shelf, names
+        try:
+            for name in names:
+                _, problem = self._runtime(name)
+                if problem is not None:
+                    raise problem
+        except UsageError:
+            self._shelf, self._names = before
+            raise
 
     def _runtime(self, name: str) -> tuple[AgentRuntime, UsageError | None]:
         """The agent as its file stands now; prepared if it has not changed since."""

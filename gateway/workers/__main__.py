@@ -25,7 +25,8 @@ KINDS = {"webrtc": "gateway.workers.webrtc", "sip": "gateway.sip.worker"}
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the core drains; its end of the link is the end
+    for number in (signal.SIGINT, signal.SIGTERM):  # which a supervisor sends to all of us
+        signal.signal(number, signal.SIG_IGN)  # the core drains; its end of the link is the end
     sock = socket.socket(fileno=int(sys.argv[1]))
     try:
         start = first_message(sock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from gateway.media.echo import EchoGuard, EchoMode, EchoReport
@@ -30,6 +30,7 @@ from .link import (
 log = logging.getLogger(__name__)
 
 ALIVE_TICKS = 25
+FAREWELL_S = 0.2  # for the last words to leave before the connection is closed
 Tell = Callable[..., None]
 """tell(kind, **fields): a message up."""
 
@@ -71,6 +72,8 @@ class HostLine:
         self._take = 0
         self._guard: EchoGuard | None = None
         self.connected = False
+        self.last_words: Sequence[str] = ()
+        """What the client is told if the core dies."""
         self.leg = make_leg(self._tell)
 
     def _tell(self, kind: str, **fields: Any) -> None:
@@ -113,6 +116,12 @@ class HostLine:
     def play(self, reply: int, offset: int, pcm: Pcm16) -> None:
         self._player.play(reply, offset, pcm)
 
+    def farewell(self) -> bool:
+        """Whether there was anything to say."""
+        for text in self.last_words:
+            self.leg.told({"type": "text", "text": text})
+        return bool(self.last_words)
+
     def tick(self) -> UpFrame:
         frame = self.leg.frame()
         if self._guard is not None:
@@ -144,7 +153,8 @@ class Host:
         self.link = Link(DOWN, self.take, self._gone.set)
 
     async def run(self, sock: socket.socket, beside: Callable[[], Any] | None = None) -> None:
-        """Serve until the core closes the socket. beside: awaited once it has begun, for a
+        """Serve until the core closes the socket, or dies: then the calls are ended properly, with
+        last words and BYE. beside: awaited once it has begun, for a
         transport that needs more than lines; what it raises ends the worker."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
@@ -158,9 +168,19 @@ class Host:
             await self._gone.wait()
             leave()
             pacer.cancel()
-            for line in list(self._lines.values()):
-                await line.leg.close()
+            await self._end_lines()
             self.link.close()
+
+    async def _end_lines(self) -> None:
+        lines = list(self._lines.values())
+        if lines:
+            log.warning("the core is gone: its calls are ended", extra={"lines": len(lines)})
+        said = [line.farewell() for line in lines]
+        if any(said):
+            await asyncio.sleep(FAREWELL_S)
+        async with asyncio.TaskGroup() as group:
+            for line in lines:
+                group.create_task(self._close(line))
 
     def adopt(self, make_leg: Callable[[Tell], Leg], **fields: Any) -> HostLine:
         """A line that began here: the core is told `incoming` with `fields`."""
@@ -201,6 +221,7 @@ class Host:
         assert self._group is not None
         if kind == "open":
             line = self._lines[number] = HostLine(number, self.link, self._make_leg)
+            line.last_words = message.get("last_words", ())
             self._group.create_task(self._open(line, message))
         elif line is not None and kind == "close":
             line.connected = False

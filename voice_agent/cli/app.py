@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +42,12 @@ Voice = Annotated[str | None, typer.Option(help="Voice model: auto, a name, or a
 Calls = Annotated[int | None, typer.Option("--calls", help="Calls at once.")]
 Agent = Annotated[str | None, typer.Option(help="Agent: a NAME of agents/NAME.toml.")]
 LogFormat = Annotated[str | None, typer.Option("--log", help="text or json.")]
+Server = Annotated[
+    str | None, typer.Option(help="The running server; default: as configured here.")
+]
+AdminKey = Annotated[
+    str | None, typer.Option("--key", envvar="VOICE_AGENT_KEY", help="A key with scope admin.")
+]
 NoFetch = Annotated[bool, typer.Option("--no-fetch", help="Never download a model.")]
 
 
@@ -99,7 +106,8 @@ def up(
     ] = False,
 ) -> None:
     """Start the server; prints its address once it answers at full speed."""
-    loaded = _config(
+    load = partial(
+        _config,
         config,
         no_fetch,
         server__host=host,
@@ -120,9 +128,10 @@ def up(
         default_agent=agent,
         log__format=log,
     )
+    loaded = load()
     from voice_agent.cli.serve import serve
 
-    serve(loaded.config)
+    serve(loaded.config, load=lambda: load().config)
 
 
 @app.command()
@@ -217,18 +226,54 @@ def talk(
 def call(
     to: Annotated[str, typer.Argument(help="sip:user@host, or a number where there is a trunk.")],
     agent: Agent = None,
-    server: Annotated[
-        str | None, typer.Option(help="The running server; default: as configured here.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(envvar="VOICE_AGENT_KEY", help="A key with scope admin.")
-    ] = None,
+    server: Server = None,
+    key: AdminKey = None,
     config: ConfigFile = None,
 ) -> None:
     """Have a running server (`up --sip`) call someone; returns once they answered."""
     from voice_agent.cli.dial import run_dial
 
     run_dial(_config(config).config, to, agent, server, key)
+
+
+@app.command()
+def top(
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="One look, and no screen.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One look, as JSON.")] = False,
+    server: Server = None,
+    key: AdminKey = None,
+    config: ConfigFile = None,
+) -> None:
+    """A running server, live: its calls, its stages, its memory (the data of the page /ops)."""
+    from voice_agent.cli.top import run_top
+
+    loaded = _config(config).config
+    run_top(loaded, every, once=once, as_json=json, server=server, key=key)
+
+
+@app.command()
+def drain(
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="That live calls may take; default: as configured.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once the server is gone.")] = False,
+    server: Server = None,
+    key: AdminKey = None,
+    config: ConfigFile = None,
+) -> None:
+    """A running server takes no new calls, lets live ones finish, and ends."""
+    from voice_agent.cli.operate import run_drain
+
+    run_drain(_config(config).config, seconds, wait, server, key)
+
+
+@app.command()
+def reload(server: Server = None, key: AdminKey = None, config: ConfigFile = None) -> None:
+    """A running server reads its configuration again, for new calls; a bad one changes nothing."""
+    from voice_agent.cli.operate import run_reload
+
+    run_reload(_config(config).config, server, key)
 
 
 @app.command()

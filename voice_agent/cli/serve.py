@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -20,6 +21,7 @@ import uvloop
 from gateway.app import create_app, uvicorn_config
 from gateway.auth import KeyRing
 from gateway.config import EchoModes, GatewayConfig, IceServer, RtcNetwork, check_bind, is_loopback
+from gateway.lifecycle import Lifecycle, disarm, guard_process
 from gateway.media.echo import EchoMode
 from gateway.sip.settings import Encryption, SipSettings, Trunk
 from gateway.sip.settings import check as check_sip
@@ -35,25 +37,54 @@ from voice_agent.library.parts import Parts
 from voice_agent.loading import load_stack
 from voice_agent.machine import own_names
 from voice_agent.models import data_dir
+from voice_agent.room import Room, files_needed, raise_limit
 from voice_agent.stack import Stack
+from voice_agent.vitals import Vitals, signs
 
 EVERYWHERE = ("0.0.0.0", "::")
 
 
-def serve(config: Config, parts: Parts | None = None) -> None:
-    """Run until SIGTERM or SIGINT, then drain. Blocking. parts: of a program of one's own.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a server is started with. load: reads its configuration anew; parts: of a program of
+    one's own."""
 
-    Raises UsageError VA470 (port), and what checking, loading and starting raise.
+    config: Config
+    door: GatewayConfig
+    parts: Parts
+    load: Callable[[], Config]
+    max_files: int
+    certificate: ServedCertificate | None
+
+    def door_of(self, config: Config) -> GatewayConfig:
+        """Of a configuration read later: ports and telephone lines stay as they are."""
+        return replace(gateway_config(config, self.door.port), sip=self.door.sip)
+
+
+def serve(
+    config: Config, parts: Parts | None = None, load: Callable[[], Config] | None = None
+) -> None:
+    """Run until SIGTERM or SIGINT, then drain. Blocking. parts: of a program of one's own. load:
+    the configuration as it stands when it is asked for again; None: it never changes.
+
+    Raises UsageError VA470 (port), CapacityError VA204 and VA205 (files, memory), InternalError
+    VA493 (a stage died), and what checking, loading and starting raise.
     """
+    guard_process()
     begin(config)
     certificate = _certificate(config)
     with reserve(config.server.host, config.server.port) as sock:
-        door = gateway_config(config, sock.getsockname()[1])
+        sip = sip_settings(config) if config.sip.enabled else None
+        door = gateway_config(config, sock.getsockname()[1], sip)
         check_bind(door)
-        uvloop.run(_serve(config, door, sock, certificate, parts or Parts()))
+        max_files = raise_limit(files_needed(door.max_calls, door.max_connections))
+        load = load or (lambda: config)
+        plan = Plan(config, door, parts or Parts(), load, max_files, certificate)
+        uvloop.run(_serve(plan, sock))
+    disarm()
 
 
-def gateway_config(config: Config, port: int) -> GatewayConfig:
+def gateway_config(config: Config, port: int, sip: SipSettings | None = None) -> GatewayConfig:
     """The gateway's own record, from ours. Listening everywhere, it answers to this machine's own
     name and addresses; any further name must be allowed."""
     server = config.server
@@ -82,7 +113,7 @@ def gateway_config(config: Config, port: int) -> GatewayConfig:
             ice_servers=tuple(IceServer(**s.model_dump()) for s in config.rtc.ice_servers),
         ),
         echo=EchoModes(**{name: EchoMode(mode) for name, mode in config.echo}),
-        sip=sip_settings(config) if config.sip.enabled else None,
+        sip=sip,
     )
 
 
@@ -119,7 +150,7 @@ def reserve(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its own signal handling: a drained server exits with status 0.
+    """uvicorn without its own signal handling, which `Lifecycle` does.
 
     settled: set once it listens or has failed to.
     """
@@ -139,57 +170,52 @@ class Server(uvicorn.Server):
         yield
 
 
-async def _serve(
-    config: Config,
-    door: GatewayConfig,
-    sock: socket.socket,
-    certificate: ServedCertificate | None,
-    parts: Parts,
-) -> None:
+async def _serve(plan: Plan, sock: socket.socket) -> None:
+    config, door, certificate = plan.config, plan.door, plan.certificate
     with progress() as stage:
-        stack = await load_stack(config, stage, parts)
+        stack = await load_stack(config, stage, plan.parts)
         stage("greetings and prompts", None)
         await stack.start()
     settle()
+    room = Room(plan.max_files)
     try:
+        room.check_start()
         app = create_app(stack, door)
+        gateway = app.state.gateway
+        gateway.room = room
+        life = gateway.controls = Lifecycle(
+            gateway,
+            stack,
+            Vitals(partial(signs, stack)),
+            config,
+            load=plan.load,
+            door_of=plan.door_of,
+            own_agents=bool(plan.parts.agents),
+        )
         server = Server(
             uvicorn_config(
                 app, door, loop="uvloop", timeout_graceful_shutdown=5, **_tls(certificate)
             )
         )
         async with asyncio.TaskGroup() as group:
-            stop = asyncio.Event()
-            _on_signals(stop, server)
+            life.listen()
             if certificate is not None:
                 looking = group.create_task(certificate.watch())
             running = group.create_task(server.serve(sockets=[sock]))
             await server.settled.wait()
+            living = group.create_task(life.run())
             if server.started:
                 announce(config, door, stack)
-            waiting = group.create_task(stop.wait())
-            await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
+            await asyncio.wait({running, living}, return_when=asyncio.FIRST_COMPLETED)
             if certificate is not None:
                 looking.cancel()
-            if not running.done():
-                await app.state.gateway.drain(config.server.drain_s)
-                server.should_exit = True
+            server.should_exit = True
+            if not living.done():
+                living.cancel()  # it could not listen, or its workers do not start
     finally:
         await stack.close()
-
-
-def _on_signals(stop: asyncio.Event, server: uvicorn.Server) -> None:
-    """The first signal drains, the second ends at once."""
-
-    def handle() -> None:
-        if stop.is_set():
-            server.should_exit = server.force_exit = True
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle)
+    if life.fault is not None:
+        raise life.fault
 
 
 def announce(config: Config, door: GatewayConfig, stack: Stack) -> None:

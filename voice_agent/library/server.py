@@ -36,5 +36,5 @@ def serve(
     if len(named) < len(agents):
         raise UsageError("two agents have the same name", code="VA441")
     flags = {"server.host": host, "server.port": port, "server.max_calls": calls}
-    loaded = load_config(config, flags)
-    up(loaded.config, Parts(named, recognizer, voice, thinker))
+    parts = Parts(named, recognizer, voice, thinker)
+    up(load_config(config, flags).config, parts, lambda: load_config(config, flags).config)

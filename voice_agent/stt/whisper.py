@@ -73,6 +73,11 @@ class WhisperRecognizer:
         self.busy_s = 0.0
 
     @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
     def n_waiting(self) -> int:
         """Requests queued and not started."""
         return len(self._queue)

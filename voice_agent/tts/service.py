@@ -212,6 +212,11 @@ class VoiceService:
         scope.on_cancel(job.cancel)
         return job
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
     def stats(self) -> VoiceStats:
         with self._changed:
             return VoiceStats(
