@@ -1,11 +1,14 @@
 """Voices as a call uses them: first sound, real-time factor, and several callers on one thread.
 
-Run: python -m loadtest.bench.tts [--voice piper-joe] [--threads 1] [--repeats 5] [--json FILE]
+Run: python -m loadtest.bench tts [--voice piper-joe ...] [--threads 1] [--repeats 5] [--json FILE]
 
 `clauses`: one clause alone, wall and CPU milliseconds to its first piece and to its last, medians.
 `callers`: n callers ask for a clause of ten words at the same moment through the shared service;
-first-sound milliseconds over all of them, audio seconds made per second, and gaps: a later piece
-that came after the sound before it had run out.
+milliseconds to the first sound and to the last piece over all of them, audio seconds made per
+second, peak memory, and gaps: a later piece that came after the sound before it had run out. With
+more callers the throughput must not fall from its peak, nor the median grow more than they do.
+
+Without `--voice` every installed voice is measured.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import asyncio
 import json
 import os
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Sequence
@@ -36,7 +40,10 @@ TEXTS = {
     20: "The library opens at nine in the morning and closes at five except on Sundays when it is"
     " closed all.",
 }
-CALLERS = (1, 2, 4)
+CALLERS = (1, 2, 4, 8, 16)
+VOICES = ("piper-joe", "kokoro-int8")
+NOISE = 0.08
+"""Share by which two runs of the same thing differ here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +66,12 @@ class CallerFigures:
     callers: int
     first_ms_median: float
     first_ms_worst: float
+    whole_ms_median: float
+    whole_ms_worst: float
     audio_s_per_s: float
     gaps: int
     utilisation: float
+    memory_mb: float
 
 
 def one_clause(voice: Voice, words: int, repeats: int) -> ClauseFigures:
@@ -96,6 +106,7 @@ async def several(voice: Voice, callers: int, rounds: int) -> CallerFigures:
     service = VoiceService(voice, clock)
     said = clause(TEXTS[10])
     firsts: list[float] = []
+    wholes: list[float] = []
     gaps = 0
 
     async def one() -> None:
@@ -117,6 +128,7 @@ async def several(voice: Voice, callers: int, rounds: int) -> CallerFigures:
                 gaps += 1
                 dry_at = now
             dry_at += len(piece.pcm) / OUT_RATE
+        wholes.append((clock.now() - start) * 1000)
 
     try:
         began = clock.now()
@@ -130,10 +142,40 @@ async def several(voice: Voice, callers: int, rounds: int) -> CallerFigures:
         callers,
         statistics.median(firsts),
         max(firsts),
+        statistics.median(wholes),
+        max(wholes),
         stats.audio_s / wall_s,
         gaps,
         stats.busy_s / wall_s,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What more callers do. kept: the least throughput past the peak, as a share of the peak's.
+    growth: the most that a median grew, over that of one caller and the number of callers."""
+
+    kept: float
+    growth: float
+
+    @property
+    def good(self) -> bool:
+        return self.kept >= 1.0 - NOISE and self.growth <= 1.0 + NOISE
+
+
+def judged(rows: Sequence[CallerFigures]) -> Sweep:
+    """rows: by number of callers, the first of them one."""
+    rates = [row.audio_s_per_s for row in rows]
+    peak = rates.index(max(rates))
+    one = rows[0]
+    growth = [
+        max(row.first_ms_median / one.first_ms_median, row.whole_ms_median / one.whole_ms_median)
+        * one.callers
+        / row.callers
+        for row in rows
+    ]
+    return Sweep(min(rates[peak:]) / rates[peak], max(growth))
 
 
 def run(
@@ -143,6 +185,7 @@ def run(
     voice.warm()
     alone = [one_clause(voice, n, repeats) for n in sizes]
     together = [asyncio.run(several(voice, n, max(1, repeats // 2))) for n in callers]
+    sweep = judged(together) if together else None
     return {
         "voice": voice.name,
         "machine": platform.processor() or platform.machine(),
@@ -150,6 +193,7 @@ def run(
         "load_average": os.getloadavg()[0],
         "clauses": [asdict(f) | {"rtf": f.rtf} for f in alone],
         "callers": [asdict(f) for f in together],
+        "sweep": asdict(sweep) | {"good": sweep.good} if sweep else None,
     }
 
 
@@ -164,9 +208,17 @@ def show(result: dict[str, object]) -> None:
         )
     for row in _rows(result["callers"]):
         print(
-            f"  {row['callers']} callers: first sound {row['first_ms_median']:.0f} ms median,"
-            f" {row['first_ms_worst']:.0f} worst, {row['audio_s_per_s']:.1f} s of audio a second,"
-            f" {row['gaps']} gaps"
+            f"  {row['callers']:>2} callers: first sound {row['first_ms_median']:.0f} ms median,"
+            f" {row['first_ms_worst']:.0f} worst, whole {row['whole_ms_median']:.0f},"
+            f" {row['audio_s_per_s']:.1f} s of audio a second, {row['gaps']} gaps,"
+            f" {row['memory_mb']:.0f} MB"
+        )
+    sweep = result["sweep"]
+    if isinstance(sweep, dict):
+        print(
+            f"  past its peak the throughput keeps {100 * sweep['kept']:.0f} %; a median grows at"
+            f" most {sweep['growth']:.2f} times as much as the callers:"
+            f" {'good' if sweep['good'] else 'NOT GOOD'}"
         )
 
 
@@ -178,7 +230,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--voice", default="piper-joe", help="piper-joe, kokoro-int8 or a folder")
+    parser.add_argument(
+        "--voice", nargs="+", default=[], help="piper-joe, kokoro-int8 or a folder; all there are"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
@@ -187,12 +241,15 @@ def main() -> None:
     parser.add_argument("--callers", type=int, nargs="+", default=list(CALLERS))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    voice = load_voice(ModelStore(), options.voice, options.threads)
-    result = run(voice, options.repeats, options.words, options.callers)
-    result["threads"] = options.threads
-    show(result)
+    store, results = ModelStore(), []
+    for name in options.voice or [v for v in VOICES if store.present(v)]:
+        voice = load_voice(store, name, options.threads)
+        result = run(voice, options.repeats, options.words, options.callers)
+        result["threads"] = options.threads
+        show(result)
+        results.append(result)
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        options.json.write_text(json.dumps({"voices": results}, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
