@@ -55,6 +55,10 @@ class EngineStats:
     step_over_floor_p50: float
     """A step's time over the best that warm-up found for as many tokens."""
     step_over_floor_p95: float
+    token_ms: float
+    """What a token costs in a step with as many rows as there may be, by the cost model."""
+    prompt_token_ms: float
+    """What a further prompt token costs in a step."""
     ttft_live_ms_p50: float
     ttft_live_ms_p99: float
     token_gap_live_ms_p50: float
@@ -80,6 +84,8 @@ def collect(
     blocks = kv.pool.counts()
     step_ms, over_floor = sorted(counters.step_ms), sorted(counters.step_over_floor)
     totals, speculation = scheduler.counters, scheduler.speculation
+    budget = scheduler.pace.budget
+    most_rows = min(budget.most_tokens, scheduler.config.max_num_seqs)
     ttft = counters.ttft_s["live"].snapshot()
     gaps = counters.token_gap_s["live"].snapshot()
     return EngineStats(
@@ -118,6 +124,8 @@ def collect(
         * _share(counters.kv_slots - counters.kv_slots_used, counters.kv_slots),
         step_over_floor_p50=_quantile(over_floor, 0.5),
         step_over_floor_p95=_quantile(over_floor, 0.95),
+        token_ms=budget.cost.ms(most_rows) / most_rows,
+        prompt_token_ms=budget.cost.per_token_ms,
         ttft_live_ms_p50=ttft.quantile(0.5) * 1000.0,
         ttft_live_ms_p99=ttft.quantile(0.99) * 1000.0,
         token_gap_live_ms_p50=gaps.quantile(0.5) * 1000.0,

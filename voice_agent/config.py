@@ -31,6 +31,7 @@ from pydantic_settings import (
 from voice_agent.errors import UsageError
 from voice_agent.explain import dotted_names, explain, section_of, suggest
 from voice_agent.history_section import HistoryConfig
+from voice_agent.load_section import LoadConfig
 from voice_agent.rtc_section import RtcConfig
 from voice_agent.server_section import Names, Section, ServerConfig, comma_separated
 from voice_agent.sip_section import SipSection
@@ -302,6 +303,7 @@ class Config(BaseSettings):
     sip: SipSection = SipSection()
     voice: VoiceConfig = VoiceConfig()
     early: EarlyConfig = EarlyConfig()
+    load: LoadConfig = LoadConfig()
     log: LogConfig = LogConfig()
     tools: ToolsConfig = ToolsConfig()
     privacy: PrivacyConfig = PrivacyConfig()

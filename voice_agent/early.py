@@ -9,24 +9,12 @@ it; all on the event loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 
 from .clock import Clock
+from .shedding import Load, Shed
 
-CALM_S = 2.0  # the queues stay short for so long before a step is taken back
-SAMPLE_S = 0.1
-VOICE_AT, LLM_AT = 0.5, 1.0  # predicted wait as a share of the target at which early work stops
-BACK_AT = 0.5  # of those shares, below which it may start again; of an allowance, likewise
-
-
-class Shed(IntEnum):
-    """What load has stopped, in the declared order."""
-
-    NOTHING = 0
-    VOICE = 1
-    LLM = 2
+BACK_AT = 0.5  # of an allowance, below which early work may start again
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,37 +26,6 @@ class EarlyLimits:
     voice: bool = True
     tokens_per_minute: float = 600.0
     voice_s_per_minute: float = 30.0
-
-
-class Load:
-    """How much early work the queues leave room for. wait_s: predicted wait of new work now."""
-
-    def __init__(self, clock: Clock, target_s: float, wait_s: Callable[[], float]) -> None:
-        self._clock = clock
-        self._target_s = target_s
-        self._wait_s = wait_s
-        self._shed = Shed.NOTHING
-        self._sampled_s = float("-inf")
-        self._busy_s = float("-inf")  # when the present step was last needed
-
-    @property
-    def shed(self) -> Shed:
-        now = self._clock.now()
-        if now - self._sampled_s >= SAMPLE_S:
-            self._sampled_s = now
-            self._step(now, self._wait_s() / self._target_s)
-        return self._shed
-
-    def _step(self, now: float, share: float) -> None:
-        wanted = Shed.LLM if share >= LLM_AT else Shed.VOICE if share >= VOICE_AT else Shed.NOTHING
-        if wanted > self._shed:
-            self._shed, self._busy_s = wanted, now
-            return
-        needed = LLM_AT if self._shed is Shed.LLM else VOICE_AT
-        if share >= needed * BACK_AT:
-            self._busy_s = now
-        elif self._shed and now - self._busy_s >= CALM_S:
-            self._shed, self._busy_s = Shed(self._shed - 1), now
 
 
 class Allowance:
@@ -121,7 +78,7 @@ class EarlyWork:
             for why in ("load", "budget")
         }
         return {
-            "early_shed": float(self.load.shed),
+            "early_shed": float(min(self.load.shed, Shed.LLM)),
             "early_wasted_tokens_total": float(self.wasted_tokens),
             "early_wasted_voice_seconds_total": self.wasted_voice_s,
             **refused,

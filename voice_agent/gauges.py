@@ -22,6 +22,8 @@ def collect(stack: Stack) -> dict[str, float]:
         ("stt_waiting", "n_waiting"),
         ("stt_passes", "passes"),
         ("stt_busy_seconds", "busy_s"),
+        ("stt_workers", "workers"),
+        ("stt_missed_deadlines_total", "missed"),
     ):
         value = getattr(recognizer, attribute, None)
         if value is not None:
@@ -36,6 +38,9 @@ def collect(stack: Stack) -> dict[str, float]:
             "voice_cancelled": float(voice.cancelled),
             "voice_failed": float(voice.failed),
             "voice_underrun_frames_total": float(stack.underrun_frames),
+            "voice_late_pieces_total": float(voice.late_pieces),
+            "voice_missed_deadlines_total": float(voice.missed),
+            "voice_workers": float(voice.workers),
         }
     if stack.voice_cache is not None:
         out |= {
@@ -44,7 +49,8 @@ def collect(stack: Stack) -> dict[str, float]:
             "voice_cache_hits_total": float(stack.voice_cache.hits),
             "voice_cache_refused_total": float(stack.voice_cache.refused),
         }
-    out |= stack.early.gauges()
+    out |= stack.early.gauges() | stack.early.load.gauges()
+    out |= stack.noise.gauges() | stack.forecast.gauges()
     if stack.tracing is not None:
         out["trace_dropped_total"] = float(stack.tracing.dropped)
     if stack.history is not None:
@@ -61,15 +67,11 @@ def collect(stack: Stack) -> dict[str, float]:
 
 
 def predicted_wait_s(stack: Stack) -> float:
-    """How long work asked for now waits for other work: of recognition, of the engine and of the
-    voice, one after the other as a turn needs them."""
-    wait_s = 0.0
-    passes = getattr(stack.recognizer, "passes", 0)
-    if passes and (waiting := getattr(stack.recognizer, "n_waiting", 0)):
-        wait_s += waiting * getattr(stack.recognizer, "busy_s", 0.0) / passes
+    """How long work asked for now waits for other work: of the event loop, of recognition, of the
+    engine and of the voice, one after the other as a turn needs them."""
+    wait_s = stack.forecast.lag.mean_s + float(getattr(stack.recognizer, "wait_s", 0.0))
     if stack.engine is not None and (stats := stack.engine.stats()).waiting:
         wait_s += stats.waiting * stats.step_ms_p50 / 1000.0
     if stack.voices is not None:
-        voice = stack.voices.stats()
-        wait_s += voice.unbegun * voice.first_piece_s
+        wait_s += stack.voices.stats().wait_s
     return wait_s

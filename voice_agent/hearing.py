@@ -15,8 +15,9 @@ from .events import Partial
 from .languages.en.backchannel import n_words
 from .own_words import BEFORE_S, Own, own
 from .scope import CancelScope
+from .shedding import stretch
 from .stt.base import Transcript
-from .stt.partials import PartialPolicy
+from .stt.partials import PartialPolicy, Why
 from .stt.streaming import Utterance
 from .trace import Mark
 from .types import IN_RATE, TurnId
@@ -44,6 +45,7 @@ class Hearing:
         self._ear = ear
         self._clock = stack.clock
         self._policy = PartialPolicy()
+        self._noise = stack.noise.open_call()
         self._turn: TurnId | None = None
         self._utterance: Utterance | None = None
         self._asked_s: float | None = None  # when the pass that must answer a pause was asked for
@@ -55,7 +57,7 @@ class Hearing:
     def start(self, turn: TurnId, onset_sample: int) -> None:
         self._turn = turn
         if not self._turns.manual or self._utterance is None:
-            self._utterance = Utterance(self._stack.recognizer)
+            self._utterance = Utterance(self._stack.recognizer, self._noise)
             self._ear.start_utterance(self._utterance, onset_sample)
         self._policy.begin(onset_sample)
         self._asked_s = None
@@ -69,6 +71,8 @@ class Hearing:
         self._asked_s = None
 
     def clear(self) -> None:
+        if self._turn is not None and self._utterance is not None and not self._turns.manual:
+            self._noise.over(bool(self._utterance.current.words))
         self._turn = None
         self._utterance = None
         self._asked_s = None
@@ -105,6 +109,7 @@ class Hearing:
         state = self._turns.state
         if state.caller is not tm.Caller.SPEAKING or self._turns.manual:
             return
+        self._policy.stretch = stretch(self._stack.early.load.shed)
         why = self._policy.due(
             window.start_sample,
             window.end_sample,
@@ -112,7 +117,8 @@ class Hearing:
             agent_speaking=state.candidate,
         )
         if why is not None:
-            self._start_pass(self._turn, self._utterance, complete=False)
+            verdict = why is Why.BARGE_IN
+            self._start_pass(self._turn, self._utterance, 0.0 if verdict else self._stack.target_s)
 
     def transcribe_pause(self, turn: TurnId) -> None:
         if self._utterance is None:
@@ -120,23 +126,32 @@ class Hearing:
         self._asked_s = self._clock.now()
         self._turns.trace_of(turn).mark(Mark.PAUSE, self._asked_s, force=True)
         self._policy.pause(self._ear.endpointer.last_voiced_sample, self._ear.samples)
-        self._start_pass(turn, self._utterance, complete=True)
+        spoken_s = self._ear.clock_at(self._ear.endpointer.last_voiced_sample)
+        in_s = max(0.0, spoken_s + self._stack.target_s - self._asked_s)
+        self._start_pass(turn, self._utterance, in_s, complete=True)
         if self._stack.smart_turn is not None and not self._turns.manual:
             self._turns.call.spawn(self._score(turn))
 
-    def _start_pass(self, turn: TurnId, utterance: Utterance, *, complete: bool) -> None:
-        self._turns.call.spawn(self._pass(turn, utterance, complete=complete), self._passes)
+    def _start_pass(
+        self, turn: TurnId, utterance: Utterance, in_s: float, *, complete: bool = False
+    ) -> None:
+        """in_s: by when it is needed, from now on."""
+        deadline_s = self._clock.now() + in_s
+        job = self._pass(turn, utterance, deadline_s, complete=complete)
+        self._turns.call.spawn(job, self._passes)
 
-    async def _pass(self, turn: TurnId, utterance: Utterance, *, complete: bool) -> None:
+    async def _pass(
+        self, turn: TurnId, utterance: Utterance, deadline_s: float, *, complete: bool
+    ) -> None:
         try:
-            deadline_s = self._clock.now() + self._stack.target_s
             transcript = await utterance.transcribe(deadline_s=deadline_s, pause=complete)
         except Exception as error:
             if not isinstance(error, VoiceAgentError):
                 log.exception("recognition failed", extra={"call": self._turns.call.id})
             self._turns.call.fault(error)
             transcript = utterance.current  # the words that earlier passes heard are not lost
-        if self._too_few(transcript.words):
+        if transcript.words and self._too_few(transcript.words):
+            self._noise.distrust()
             transcript = replace(transcript, words=(), n_confirmed=0)
         if utterance is not self._utterance or turn != self._turn:
             return  # its words come again with the next pass

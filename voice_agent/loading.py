@@ -24,7 +24,7 @@ from .library.adapters import OwnRecognizer, OwnVoice
 from .library.agent import GivenAgents
 from .library.parts import Parts
 from .machine import Machine, inspect
-from .measure import load_voice, measure
+from .measure import load_voice, measure, read_speeds, speeds_path
 from .models import REGISTRY, ModelStore
 from .recording import Recorder
 from .reply import Speaker
@@ -32,6 +32,7 @@ from .scope import CancelScope
 from .selection import ensure, need_of, pick_device, target_ms, voice_device, wanted_first
 from .smart_turn import SmartTurn
 from .stack import ANSWER_WITHIN_S, GPU_ANSWER_WITHIN_S, Choice, Progress, Stack
+from .stage_plan import StagePlan, plan_stages
 from .stt.whisper import WhisperRecognizer
 from .think import EMBEDDED
 from .tools.toolbox import Toolbox
@@ -87,7 +88,9 @@ def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
     history = open_history(config, clock)
     recorder = Recorder(config.recording) if config.recording.folder is not None else None
 
-    recognizer = _recognizer(parts, models, store, clock, device, progress)
+    target_s = target_ms(config, device) / 1000.0
+    plan = stage_plan(config, models, machine, device)
+    recognizer = _recognizer(parts, models, store, clock, device, plan, target_s, progress)
     vad = VadService(clock)
     vad.warm()
     progress("loading smart-turn-v3.2", None)
@@ -98,9 +101,9 @@ def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
         voice = OwnVoice(parts.voice)
     else:
         progress(f"loading {models.voice}", None)
-        voice = load_voice(store, models.voice, threads=1, device=device)
+        voice = load_voice(store, models.voice, threads=plan.voice.threads, device=device)
         voice.warm()
-    voices = VoiceService(voice, clock)
+    voices = VoiceService(voice, clock, workers=plan.voice.workers, target_s=target_s)
     path = _path(store, models.llm) if config.llm.needs_engine else None
     if path is not None:
         progress(f"loading {models.llm}", None)
@@ -127,7 +130,7 @@ def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
         toolbox=Toolbox(config.tools.private_hosts),
         max_context=brain.max_context,
         context_unit=brain.unit,
-        target_s=target_ms(config, device) / 1000.0,
+        target_s=target_s,
         answer_within_s=ANSWER_WITHIN_S if device == "cpu" else GPU_ANSWER_WITHIN_S,
         content=config.privacy.content,
         engine=brain.engine,
@@ -139,7 +142,8 @@ def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
         voices=voices,
         voice_cache_s=config.voice.cache_s,
         early=EarlyLimits(**config.early.model_dump()),
-        choices=explained(config, models, device),
+        shorten_replies=config.load.shorten_replies,
+        choices=(*explained(config, models, device), Choice("workers", str(plan), device, "")),
         closers=(*closers, *(k.close for k in (tracing, recorder, history) if k is not None)),
     )
     if recorder is not None:
@@ -153,14 +157,30 @@ def _recognizer(
     store: ModelStore,
     clock: MonotonicClock,
     device: str,
+    plan: StagePlan,
+    target_s: float,
     progress: Progress,
 ) -> WhisperRecognizer | OwnRecognizer:
     if parts.recognizer is not None:
         return OwnRecognizer(parts.recognizer, clock)
     progress(f"loading {models.stt}", None)
-    recognizer = WhisperRecognizer(_path(store, models.stt), threads=1, clock=clock, device=device)
+    recognizer = WhisperRecognizer(
+        _path(store, models.stt),
+        threads=plan.stt.threads,
+        workers=plan.stt.workers,
+        clock=clock,
+        device=device,
+        target_s=target_s,
+    )
     recognizer.warm()
     return recognizer
+
+
+def stage_plan(config: Config, models: Models, machine: Machine, device: str) -> StagePlan:
+    """By the speeds that were measured here; before `doctor` or `up` has measured: the least."""
+    speeds = read_speeds(speeds_path(machine, device))
+    calls = config.server.max_calls
+    return plan_stages(speeds, models.stt, models.voice, calls, machine.cores)
 
 
 def _choose(

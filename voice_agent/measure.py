@@ -58,7 +58,7 @@ def measure(
     in the data folder. Raises what loading a damaged recogniser raises.
     """
     busy = foreign_load()
-    path = cache or data_dir() / f"speeds-{machine.key}-{device}.json"
+    path = cache or speeds_path(machine, device)
     known = None if again else read_speeds(path)
     threads = max(1, min(2, machine.cores))
     if known is None:
@@ -95,6 +95,11 @@ def measure(
         else:
             write_speeds(path, speeds)
     return speeds
+
+
+def speeds_path(machine: Machine, device: str) -> Path:
+    """Where the speeds of this processor and device are kept."""
+    return data_dir() / f"speeds-{machine.key}-{device}.json"
 
 
 def _give_back() -> None:

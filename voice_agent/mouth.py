@@ -23,6 +23,7 @@ from .playout import Playout, Tick
 from .reply import Reply, Voiced
 from .reply_settings import AS_THE_CALL, ReplySettings, forced
 from .scope import CancelScope
+from .shedding import Shed
 from .trace import Mark, TurnTrace
 from .tts.base import Clause
 from .types import OUT_RATE, ReplyId, TurnId
@@ -208,6 +209,7 @@ class Mouth:
             step=step,
             may_be_silent=may_be_silent,
             aloud=self.aloud if asked.aloud is None else asked.aloud,
+            short=self._stack.shed >= Shed.REPLIES,
         )
 
     def _produce(self, reply: Reply, prompt: Prompt, asked: ReplySettings = AS_THE_CALL) -> None:

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 AHEAD_S = 6.0  # voice made ahead of the ear; more would be waste at the next barge-in
 CLAUSE_QUEUE = 64
+SHORT_WORDS, SENTENCE_ENDS = 12, (".", "!", "?")
 
 
 class Speaker(Protocol):
@@ -87,10 +88,11 @@ class Reply:
         step: int = 0,
         may_be_silent: bool = False,
         aloud: bool = True,
+        short: bool = False,
     ) -> None:
         """tools: what the model may call, by name. step: how many replies before this one asked for
         them in a row. may_be_silent: nothing to say is no fault. aloud: False: it is only written,
-        and heard as soon as it is told."""
+        and heard as soon as it is told. short: it ends with the sentence after `SHORT_WORDS`."""
         self.id = reply_id
         self.scope = scope
         self.trace = trace
@@ -111,6 +113,8 @@ class Reply:
         self.failed = False  # no more comes; what was made of it is played to its end
         self.aloud = aloud
         self.told_chars = 0  # of the text, told to the transport
+        self.shortened = False  # it ended earlier than the model meant, under load
+        self._said_words = 0
         self.tools: Mapping[str, Tool] = tools or {}
         self.after: Message | None = None  # the history's last message when it got the floor
         self._clock = clock
@@ -119,6 +123,7 @@ class Reply:
         self._listener = listener
         self._deadline_s = deadline_s
         self._may_be_silent = may_be_silent
+        self._short = short
         self._reader: ToolCallReader | None = None
         self._thinking: Thinking | None = None
         self._released = asyncio.Event()
@@ -227,17 +232,33 @@ class Reply:
                     self._mark(Mark.LLM_FIRST_TEXT)
                     for clause in splitter.push(self._to_say(thought.text)):
                         await self._queue_clause(queue, clause)
+                        if self._ends_short(clause):
+                            break
+                    if self.shortened:
+                        break
         if not self.scope.cancelled:
-            for clause in [*splitter.push(self._to_say(None)), *splitter.finish()]:
-                await self._queue_clause(queue, clause)
+            if not self.shortened:
+                for clause in [*splitter.push(self._to_say(None)), *splitter.finish()]:
+                    await self._queue_clause(queue, clause)
             self._mark(Mark.LLM_DONE)
             if self.calls:
                 self.asks = True
                 self._listener.reply_asks(self)
         await queue.put(None)
 
+    def _ends_short(self, clause: Clause) -> bool:
+        """Whether the reply is over with this clause, because load asks for short ones. What the
+        model wrote after it was never said."""
+        self._said_words += len(clause.words)
+        full = self._said_words >= SHORT_WORDS and clause.text.rstrip().endswith(SENTENCE_ENDS)
+        if self._short and full and not self.calls and self.written == self.text:
+            self.text = self.text[: clause.span[1]]
+            self.shortened, self.finish = True, "stop"
+        return self.shortened
+
     def _begin(self) -> ClauseSplitter:
         self.text, self.written, self.ids, self.calls = "", "", [], []
+        self._said_words = 0
         self._reader = ToolCallReader(self.tools) if self.tools else None
         return self._voiced.splitter()
 
@@ -379,6 +400,7 @@ class Reply:
             self._listener.reply_text(self, clause)
         if piece is not None:  # a clause without words is heard once the reply has finished
             self._playout.push(self.id, clause, piece)
+            self.scope.sounding = True
             if self._thinking is not None:  # this much later does the ear need the next word
                 self._thinking.set_deadline(self.deadline_s())
 

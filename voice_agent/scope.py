@@ -15,11 +15,13 @@ class CancelScope:
     callback runs exactly once, at once if the scope is already cancelled.
     """
 
-    __slots__ = ("_callbacks", "cancelled", "name")
+    __slots__ = ("_callbacks", "cancelled", "name", "sounding")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.cancelled = False
+        self.sounding = False
+        """Something of it has gone to the caller's ear: from now on what it lacks is a hole."""
         self._callbacks: list[Callable[[], None]] = []
 
     def on_cancel(self, callback: Callable[[], None]) -> None:

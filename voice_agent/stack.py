@@ -24,13 +24,17 @@ from .choose import TARGET_CPU_MS
 from .clauses import ClauseSplitter
 from .clock import Clock
 from .context import Chat, Conversation, Decoder
-from .early import EarlyLimits, EarlyWork, Load
+from .early import EarlyLimits, EarlyWork
 from .endpointing import TurnTaking
 from .errors import CapacityError, UsageError
 from .events import Event
+from .forecast import Forecast
+from .outlook import Outlook
 from .reply import Speaker
+from .shedding import Load, Shed
 from .smart_turn import SmartTurn
 from .stt.base import Recognizer
+from .stt.noise import NoiseWatch
 from .think import EngineThinker, Thinker
 from .tools.base import Tool
 from .tools.toolbox import Toolbox
@@ -138,10 +142,12 @@ class Stack:
         history: History | None = None,
         voice_cache_s: float = VOICE_CACHE_S,
         early: EarlyLimits | None = None,
+        shorten_replies: bool = False,
     ) -> None:
         """content: whether what is said may be written down. models: by backend, as traces name
         them. announcement: said before everything else (that the call is recorded).
-        voice_cache_s: seconds of the operator's words whose sound is kept; 0: none."""
+        voice_cache_s: seconds of the operator's words whose sound is kept; 0: none.
+        shorten_replies: whether load may make replies shorter, as the last thing it takes."""
         self.clock = clock
         self.vad = vad
         self.smart_turn = smart_turn
@@ -166,7 +172,10 @@ class Stack:
         """Transcripts that were our own voice coming back."""
         self.underrun_frames = 0
         """20 ms of silence each, in the middle of what we said."""
-        load = Load(clock, target_s, lambda: gauges.predicted_wait_s(self))
+        self.noise = NoiseWatch(clock)
+        self.forecast = Forecast(self)
+        most = Shed.REPLIES if shorten_replies else Shed.PARTIALS
+        load = Load(clock, target_s, lambda: gauges.predicted_wait_s(self), most)
         self.early = EarlyWork(early or EarlyLimits(), load, clock)
         self.voice_cache = ClauseCache(voice_cache_s) if voice_cache_s > 0 else None
         self._speakers = dict(speakers)
@@ -201,6 +210,8 @@ class Stack:
                 raise problem
             self._runtimes[name] = await self._prepared(runtime)
         self.ready = True
+        self._spawn(self.forecast.lag.watch())
+        self._spawn(self.forecast.watch())
         for runtime in self._runtimes.values():
             self._spawn(self._voice_phrases(runtime))
 
@@ -384,6 +395,15 @@ class Stack:
                 "an answer: shorten it",
                 code="VA109",
             )
+
+    @property
+    def shed(self) -> Shed:
+        """What load has stopped."""
+        return self.early.load.shed
+
+    def outlook(self, calls: int) -> Outlook:
+        """How soon a caller would be answered, with so many calls and with more."""
+        return self.forecast.outlook(calls)
 
     def gauges(self) -> dict[str, float]:
         """Numbers of the engine and of each stage's queue, for /metrics."""

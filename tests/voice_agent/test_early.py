@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from voice_agent.clock import ManualClock
-from voice_agent.early import CALM_S, Allowance, CallEarly, EarlyLimits, EarlyWork, Load, Shed
+from voice_agent.early import Allowance, CallEarly, EarlyLimits, EarlyWork
+from voice_agent.shedding import CALM_S, Load, Shed
 
 pytestmark = pytest.mark.unit
 

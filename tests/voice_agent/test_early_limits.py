@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fakes import Scene, say, silence
-from voice_agent.early import EarlyLimits, EarlyWork, Load
+from voice_agent.early import EarlyLimits, EarlyWork
 from voice_agent.events import ReplyDone, TurnCommitted, TurnTraced
 from voice_agent.gauges import predicted_wait_s
+from voice_agent.shedding import Load
 from voice_agent.trace import Mark, TurnTrace
 
 pytestmark = pytest.mark.unit
@@ -100,8 +101,7 @@ def open_messages(made: Scene) -> list[str]:
 
 def test_the_predicted_wait_is_that_of_the_queues() -> None:
     made = scene()
-    recognizer = made.recognizer
     assert predicted_wait_s(made.stack) == 0.0
-    recognizer.passes, recognizer.busy_s, recognizer.n_waiting = 10, 2.0, 3  # type: ignore[attr-defined]
-    assert predicted_wait_s(made.stack) == pytest.approx(3 * 0.2)
+    made.recognizer.wait_s = 0.4  # type: ignore[attr-defined]
+    assert predicted_wait_s(made.stack) == pytest.approx(0.4)
     made.loop.close()

@@ -66,7 +66,7 @@ def test_the_gpu_profile_reaches_every_stage(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(loading, "ensure", lambda *args, **options: None)
     monkeypatch.setattr(loading.ModelStore, "path", lambda self, name: Path(name))
     for name in ("VadService", "SmartTurn", "VoiceService"):
-        monkeypatch.setattr(loading, name, lambda *args: part)
+        monkeypatch.setattr(loading, name, lambda *args, **options: part)
     monkeypatch.setattr(loading, "WhisperRecognizer", stage("recognition", part))
     monkeypatch.setattr(loading, "load_voice", stage("voice", part))
     monkeypatch.setattr(loading, "load_brain", stage("engine", brain))

@@ -33,7 +33,7 @@ from voice_agent.types import IN_RATE, Pcm16, PcmF32
 pytestmark = pytest.mark.unit
 
 RECOVERY = "Sorry, I didn't catch that. Could you say it again?"
-FRAME_S = 0.02
+FRAME_S = 0.02 + 1e-6
 WATCH_S = 0.1
 LONG = "one two three four five six, seven eight nine ten. eleven twelve thirteen fourteen."
 

@@ -16,12 +16,13 @@ from typing import Any, TypeAlias, cast
 
 from voice_agent.agent import Call
 from voice_agent.agent_file import AgentFile, AgentShelf
-from voice_agent.early import EarlyLimits, Load
+from voice_agent.early import EarlyLimits
 from voice_agent.endpointing import TurnTaking
 from voice_agent.errors import UsageError
 from voice_agent.events import EndReason, Event
 from voice_agent.own_words import Echo
 from voice_agent.plain_text import PlainChat, PlainTokenizer
+from voice_agent.shedding import Load
 from voice_agent.smart_turn import SmartTurn
 from voice_agent.stack import Stack
 from voice_agent.types import ReplyId, TurnId

@@ -10,8 +10,8 @@ import numpy as np
 from engine.sampling import SamplingParams
 from voice_agent.agent import Call
 from voice_agent.context import Prompt
-from voice_agent.early import Shed
 from voice_agent.scope import CancelScope
+from voice_agent.shedding import Shed
 from voice_agent.stt.base import Transcript
 from voice_agent.think import Ahead, Source, Thought, ThoughtUsage
 from voice_agent.tools.base import Tool, ToolFailed

@@ -14,6 +14,7 @@ from voice_agent.types import IN_FRAME, IN_RATE, Pcm16
 from .agreement import Agreement, split_at
 from .base import Promoter, Recognizer, Transcript
 from .jobs import SupersededError
+from .noise import YIELD_S, CallNoise
 
 PRE_ROLL_MS = 500  # audio before the onset that a first word needs: without it "and" is lost
 SETTLE_S = 12.0  # from here a pause that the caller speaks past settles its words
@@ -43,8 +44,10 @@ class Utterance:
     All positions are samples since `reset`. Runs on one event loop.
     """
 
-    def __init__(self, recognizer: Recognizer) -> None:
+    def __init__(self, recognizer: Recognizer, noise: CallNoise | None = None) -> None:
+        """noise: what its call's passes may cost while they find nothing; None: whatever."""
         self._recognizer = recognizer
+        self._noise = noise
         self._epoch = 0
         self._begin()
 
@@ -114,9 +117,9 @@ class Utterance:
 
         pause: asked at a VAD pause; such a pass is ordered like a final, because it becomes the
         final if no more voice comes: a final asked later then returns at once. final: every word is
-        confirmed. When the recogniser is full or a newer request replaced this one, a partial
-        returns the newest words known. Raises InternalError (model failed) and, for finals,
-        CapacityError.
+        confirmed. When the recogniser is full, a newer request replaced this one, or the call's
+        noise has had its ration, a partial returns the newest words known. Raises InternalError
+        (model failed) and, for finals, CapacityError.
         """
         epoch, wanted = self._epoch, self._voiced_end
         urgent = final or pause
@@ -125,9 +128,11 @@ class Utterance:
         while epoch == self._epoch and (self.passes == 0 or self._seen_end < wanted):
             running = self._running
             if running is not None and running.covers >= wanted:
-                if urgent and isinstance(self._recognizer, Promoter):
+                if urgent and not self._suspect and isinstance(self._recognizer, Promoter):
                     self._recognizer.promote(self)
                 await asyncio.shield(running.done)
+            elif not final and not await self._may_pass(urgent):
+                break
             else:
                 try:
                     await self._pass(urgent, deadline_s)
@@ -149,7 +154,22 @@ class Utterance:
         self._epoch += 1
         self._begin()
 
+    @property
+    def _suspect(self) -> bool:
+        return self._noise is not None and self._noise.suspect
+
+    async def _may_pass(self, urgent: bool) -> bool:
+        """Wait for the ration of a call in which nothing was found; False: no pass for now."""
+        if self._noise is None:
+            return True
+        epoch, wait_s = self._epoch, self._noise.claim(patient=urgent)
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        return wait_s is not None and epoch == self._epoch
+
     async def _pass(self, urgent: bool, deadline_s: float) -> None:
+        if self._suspect:  # after everybody's finals
+            urgent, deadline_s = False, deadline_s + YIELD_S
         this = _Pass(self._end, self._epoch, asyncio.get_running_loop().create_future())
         silent_end = self._end > self._voiced_end
         voiced_end = self._voiced_end
@@ -243,6 +263,8 @@ class Utterance:
         return rms >= FLOOR_RMS and rms >= PEAK_RATIO * self._peak
 
     def _account(self, heard: Transcript) -> None:
+        if self._noise is not None:
+            self._noise.heard(bool(heard.words), heard.compute_s)
         self.passes += 1
         self.compute_s += heard.compute_s
         self._no_speech = heard.no_speech_prob

@@ -15,12 +15,13 @@ import numpy as np
 from voice_agent.clock import Clock, MonotonicClock
 from voice_agent.errors import InternalError
 from voice_agent.mel import RATE
+from voice_agent.service_time import ServiceTime
 from voice_agent.types import PcmF32
 from voice_agent.vad import WINDOW, SileroVad
 
 from .base import Transcript
 from .guards import is_loop, is_made_up, is_quiet, is_suspicious
-from .jobs import Job, JobQueue
+from .jobs import TARGET_S, Job, JobQueue
 from .whisper_model import MAX_SECONDS, WhisperModel
 
 log = logging.getLogger(__name__)
@@ -43,9 +44,10 @@ _Job: TypeAlias = Job[_Request]
 
 
 class WhisperRecognizer:
-    """Implements `Recognizer`. `transcribe` is called on an event loop, the model runs on one
-    thread.
+    """Implements `Recognizer`. `transcribe` is called on an event loop, the model runs on threads
+    of its own.
 
+    workers: passes at once; threads: of each. target_s: what a pass that is late already is given.
     device: "cpu" or "cuda". Raises UsageError at construction when model files are missing,
     InternalError when they can't be loaded there.
     """
@@ -61,26 +63,46 @@ class WhisperRecognizer:
         vad: SileroVad | None = None,
         *,
         device: str = "cpu",
+        workers: int = 1,
+        target_s: float = TARGET_S,
     ) -> None:
         self.name = model_dir.name
-        self.model = WhisperModel(model_dir, threads, language, device=device)
+        self.workers = workers
+        self.model = WhisperModel(model_dir, threads, language, device=device, workers=workers)
         self._clock = clock or MonotonicClock()
         self._vad = vad or SileroVad()
-        self._queue: JobQueue[_Request] = JobQueue(QUEUE_SIZE)
-        self._thread = threading.Thread(target=self._work, name="recognizer", daemon=True)
-        self._thread.start()
+        self._queue: JobQueue[_Request] = JobQueue(QUEUE_SIZE, self._clock.now, target_s)
+        self.service = ServiceTime()
+        """Of a pass, over the seconds of its audio."""
         self.passes = 0
         self.busy_s = 0.0
+        self._counting = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"recognizer-{i}", daemon=True)
+            for i in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether the threads run."""
+        return all(thread.is_alive() for thread in self._threads)
 
     @property
     def n_waiting(self) -> int:
         """Requests queued and not started."""
         return len(self._queue)
+
+    @property
+    def wait_s(self) -> float:
+        """Predicted seconds until a request asked for now, after all that wait, would begin."""
+        return self._queue.work_s / self.workers
+
+    @property
+    def missed(self) -> int:
+        """Requests that were late before they began."""
+        return self._queue.missed
 
     async def transcribe(
         self,
@@ -102,7 +124,8 @@ class WhisperRecognizer:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Transcript] = loop.create_future()
         request = _Request(pcm, tuple(prefix), final, answer, loop)
-        job = Job(request, final, deadline_s, key, lambda error: _post(request, error))
+        service_s = self.service.seconds(len(pcm) / RATE)
+        job = Job(request, final, deadline_s, key, lambda error: _post(request, error), service_s)
         self._queue.put(job)
         try:
             return await answer
@@ -144,9 +167,10 @@ class WhisperRecognizer:
         self._vad.probabilities(tone)
 
     def close(self) -> None:
-        """Drop what waits, finish what runs, stop the thread. Idempotent."""
+        """Drop what waits, finish what runs, stop the threads. Idempotent."""
         self._queue.close()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _voiced_s(self, pcm: PcmF32) -> float:
         return float((self._vad.probabilities(pcm) >= VOICED).sum()) * WINDOW / RATE
@@ -162,8 +186,11 @@ class WhisperRecognizer:
             except Exception as error:
                 log.exception("recognition failed")
                 outcome = InternalError(f"recognition failed: {error}")
-            self.passes += 1
-            self.busy_s += self._clock.now() - began
+            took_s = self._clock.now() - began
+            with self._counting:
+                self.passes += 1
+                self.busy_s += took_s
+                self.service.note(took_s, len(request.pcm) / RATE)
             _post(request, outcome)
 
 

@@ -58,14 +58,20 @@ class Decoded:
 
 
 class WhisperModel:
-    """A loaded Whisper (tiny.en, base, ...). Not thread-safe: one worker owns it.
+    """A loaded Whisper (tiny.en, base, ...). Thread-safe; further passes than `workers` wait.
 
     device: "cpu" computes in int8, "cuda" in fp16, on a stream of CTranslate2's own. Raises
     UsageError when files are missing, InternalError when they can't be loaded on that device.
     """
 
     def __init__(
-        self, model_dir: Path, threads: int = 1, language: str = "en", *, device: str = "cpu"
+        self,
+        model_dir: Path,
+        threads: int = 1,
+        language: str = "en",
+        *,
+        device: str = "cpu",
+        workers: int = 1,
     ) -> None:
         missing = [name for name in FILES if not (model_dir / name).is_file()]
         if missing:
@@ -81,6 +87,7 @@ class WhisperModel:
                 device=device,
                 compute_type=COMPUTE[device],
                 intra_threads=threads,
+                inter_threads=workers,
             )
             self._tokenizer = tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
             config = json.loads((model_dir / "config.json").read_text())

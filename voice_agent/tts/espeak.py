@@ -21,7 +21,7 @@ _MAX_JOINED = 4
 
 
 class Espeak:
-    """One espeak voice ("en-us"). Not thread-safe: one instance per worker thread.
+    """One espeak voice ("en-us"). Thread-safe: the library works for one caller at a time.
 
     Raises InternalError when the library or the voice cannot be loaded.
     """
@@ -48,9 +48,11 @@ class Espeak:
                     f"espeak-ng voice {voice!r} cannot be loaded: {error}"
                 ) from error
         self._alone = lru_cache(maxsize=4096)(self._phonemes)
+        self._calling = threading.Lock()
 
     def _phonemes(self, text: str) -> str:
-        lines: list[str] = self._backend.phonemize([text], strip=True)
+        with self._calling:
+            lines: list[str] = self._backend.phonemize([text], strip=True)
         return lines[0] if lines else ""
 
     def words(self, words: Sequence[str]) -> list[str]:

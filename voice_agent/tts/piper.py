@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from voice_agent.clock import Clock, MonotonicClock
 from voice_agent.errors import InternalError, UsageError
+from voice_agent.service_time import ServiceTime
 from voice_agent.types import PcmF32
 
 from .base import AudioPiece, Clause, WordTime
@@ -30,7 +33,8 @@ from .sound import Resampler, fade_in, fade_out, silence, to_pcm16
 
 PAD, BOS, EOS, GAP = "_", "^", "$", " "
 MARGIN = 12  # frames of reach to either side of the vocoder
-WINDOWS = (32, 64, 96)  # frames; the last repeats. One piece is the longest uninterruptible step
+WINDOWS = (32, 64, 96)  # frames at most; the last repeats
+PIECE_WORK_S = 0.08  # a piece can't be interrupted: it gets no more frames than this allows
 MAX_WORDS = 24  # longer clauses are run in parts
 PART_WORDS = 14
 LEAD_FRAMES = 1  # kept before the first phoneme
@@ -66,7 +70,10 @@ class PiperVoice:
 
     exact_times = True
 
-    def __init__(self, model_dir: Path, threads: int = 1) -> None:
+    def __init__(self, model_dir: Path, threads: int = 1, clock: Clock | None = None) -> None:
+        self._clock = clock or MonotonicClock()
+        self._decoding = ServiceTime()  # over the frames of a window, margins included
+        self._noting = Lock()
         model = _find_model(Path(model_dir))
         self._settings = _read_settings(model)
         self.name = model.stem
@@ -99,8 +106,9 @@ class PiperVoice:
     def synthesize(
         self, clause: Clause, *, speed: float, cancelled: Callable[[], bool]
     ) -> Iterator[AudioPiece]:
-        """24 kHz pieces of at most about 1.1 s; the first about 0.4 s. Raises InternalError on
-        silence for spoken words."""
+        """24 kHz pieces of at most about 1.1 s, the first about 0.4 s, shorter where this machine
+        would work on one for longer than `PIECE_WORK_S`. Raises InternalError on silence for spoken
+        words."""
         if not clause.words:
             yield AudioPiece(silence(0), (), True)
             return
@@ -116,7 +124,7 @@ class PiperVoice:
             while at < phrase.end:
                 if cancelled():
                     return
-                upto = min(phrase.end, at + next(window))
+                upto = min(phrase.end, at + self._frames(next(window)))
                 if phrase.end - upto < WINDOWS[0] // 2:
                     upto = phrase.end
                 sound = self._window(phrase.latent, at, upto)
@@ -193,9 +201,18 @@ class PiperVoice:
 
     def _window(self, latent: NDArray[np.float32], at: int, upto: int) -> PcmF32:
         """Samples of frames [at, upto)."""
-        left = max(0, at - MARGIN)
+        left, began_s = max(0, at - MARGIN), self._clock.now()
         sound = self._decode(latent[:, :, left : upto + MARGIN])
+        with self._noting:
+            self._decoding.note(self._clock.now() - began_s, upto - at + 2 * MARGIN)
         return sound[(at - left) * self._hop : (upto - left) * self._hop]
+
+    def _frames(self, most: int) -> int:
+        """Of the next window: as many as can be decoded in time, `WINDOWS[0]` at least."""
+        frames = most
+        while frames > WINDOWS[0] and self._decoding.seconds(frames + 2 * MARGIN) > PIECE_WORK_S:
+            frames -= 8
+        return frames
 
     def _times(
         self, phrase: _Phrase, first_word: int, done: int, resampler: Resampler

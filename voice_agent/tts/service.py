@@ -1,7 +1,8 @@
-"""One worker thread that speaks for every call: the most urgent clause first, piece by piece.
+"""The threads that speak for every call: the most urgent clause first, piece by piece.
 
-Queue `voice.clauses`: bounded by the callers (a call has at most its own few clauses here, and
-each at most `max_pending` pieces it has not taken); nothing is dropped but what is cancelled.
+A cancel and a more urgent clause wait for the piece under way and no longer. Queue `voice.clauses`:
+bounded by the callers (a call has at most its own few clauses here, and each at most `max_pending`
+pieces it has not taken); nothing is dropped but what is cancelled.
 """
 
 from __future__ import annotations
@@ -9,31 +10,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
 
 from voice_agent.clock import Clock
 from voice_agent.errors import CapacityError, InternalError, UsageError, VoiceAgentError
 from voice_agent.scope import CancelScope
+from voice_agent.service_time import ServiceTimes
 from voice_agent.types import OUT_RATE
+from voice_agent.urgency import Due, cannot_wait, order, rebased
 
 from .base import AudioPiece, Clause, Voice
-from .estimate import timed
+from .speech import Speech
 
 log = logging.getLogger(__name__)
 
 MIN_SPEED, MAX_SPEED = 0.5, 2.0
-_SMOOTHING = 0.1
+TARGET_S = 0.6
+USUAL_WORDS = 6
+"""Of a first clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoiceStats:
-    """queued: clauses waiting or under way; unbegun: those of them without a sound yet. busy_s /
-    wall_s: use of the thread since start. audio_s made, wasted_s of it not taken because of a
-    cancel. first_piece_s: smoothed service time of a clause's first sound. late_pieces: made after
-    their deadline, worst_late_s at most."""
+    """queued: clauses waiting or under way; unbegun: those of them without a sound yet. busy_s of
+    all workers, wall_s: since start. audio_s made, wasted_s of it not taken because of a cancel.
+    first_piece_s: predicted service of a usual clause's first sound, piece_s of a further piece.
+    wait_s: predicted for a clause that is asked for now. late_pieces: made after their deadline,
+    worst_late_s at most; missed: clauses that were late before they began."""
 
     queued: int
     unbegun: int
@@ -46,127 +50,39 @@ class VoiceStats:
     cancelled: int
     failed: int
     first_piece_s: float
+    piece_s: float
+    wait_s: float
     late_pieces: int
     worst_late_s: float
+    missed: int
+    workers: int
 
     @property
     def utilisation(self) -> float:
-        return self.busy_s / self.wall_s if self.wall_s > 0 else 0.0
+        return self.busy_s / self.wall_s / self.workers if self.wall_s > 0 else 0.0
 
 
-class Speech:
-    """The pieces of one clause, an async iterator on the loop that asked for it.
+class VoiceService:
+    """Owns the voice and its threads. `speak` and `close` belong to the event loop.
 
-    Ends after the last piece, or at once when the scope is cancelled. Raises what the voice raised.
+    max_pending: pieces of one clause that may wait for their consumer. max_queued: clauses of all
+    calls together, beyond which `speak` raises CapacityError. workers: threads; 0: none, somebody
+    else calls `take` and `advance` (a simulation). target_s: what a late first clause is given.
     """
 
     def __init__(
         self,
-        service: VoiceService,
         voice: Voice,
-        clause: Clause,
-        speed: float,
-        deadline_s: Callable[[], float],
-        scope: CancelScope,
-        order: int,
-    ) -> None:
-        self.clause = clause
-        self.order = order
-        self.deadline_s = deadline_s
-        self.cancelled = False
-        self.pending = 0  # made and not taken; guarded by the service's lock
-        self.made_s = 0.0
-        self.work_s = 0.0
-        self.pieces_made = 0
-        self._service = service
-        self._voice = voice
-        self._speed = speed
-        self._scope = scope
-        self._loop = asyncio.get_running_loop()
-        self._ready: deque[AudioPiece] = deque()
-        self._over = False
-        self._error: BaseException | None = None
-        self._wake: asyncio.Event = asyncio.Event()
-        self._iterator: Iterator[AudioPiece] | None = None
-        self._made: Iterator[AudioPiece] | None = None  # by the voice itself
-
-    # --- worker thread
-
-    def step(self) -> AudioPiece | None:
-        if self._iterator is None:
-            self._made = self._iterator = self._voice.synthesize(
-                self.clause, speed=self._speed, cancelled=self.is_cancelled
-            )
-            if not self._voice.exact_times:
-                self._iterator = timed(self.clause, self._made, speed=self._speed)
-        return next(self._iterator, None)
-
-    def is_cancelled(self) -> bool:
-        return self.cancelled or self._scope.cancelled
-
-    def close_iterator(self) -> None:
-        """Let the voice drop what it holds; only while the worker is not inside it."""
-        iterator, self._iterator, self._made = self._made, None, None
-        close = getattr(iterator, "close", None)
-        if close is not None:
-            close()
-
-    def post(self, piece: AudioPiece | None, *, over: bool, error: BaseException | None) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._take_in, piece, over, error)
-        except RuntimeError:  # the loop is closed: nobody listens any more
-            self.cancelled = True
-
-    # --- event loop
-
-    def _take_in(self, piece: AudioPiece | None, over: bool, error: BaseException | None) -> None:
-        if piece is not None and not self.is_cancelled():
-            self._ready.append(piece)
-        self._over = self._over or over
-        self._error = self._error or error
-        self._wake.set()
-
-    def cancel(self) -> None:
-        """Drop the clause; called by the scope, or by a consumer that has had enough."""
-        if self.cancelled:
-            return
-        self.cancelled = True
-        self._service._withdraw(self, whole=self._over)
-        self._ready.clear()
-        self._over = True
-        self._wake.set()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> AudioPiece:
-        while not self._ready:
-            if self._error is not None and not self.is_cancelled():
-                error, self._error = self._error, None
-                raise error
-            if self._over or self.is_cancelled():
-                raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
-        piece = self._ready.popleft()
-        self._service._taken(self)
-        return piece
-
-    async def aclose(self) -> None:
-        self.cancel()
-
-
-class VoiceService:
-    """Owns the voice and its thread. `speak` and `close` belong to the event loop.
-
-    max_pending: pieces of one clause that may wait for their consumer. max_queued: clauses of all
-    calls together, beyond which `speak` raises CapacityError.
-    """
-
-    def __init__(
-        self, voice: Voice, clock: Clock, *, max_pending: int = 4, max_queued: int = 512
+        clock: Clock,
+        *,
+        max_pending: int = 4,
+        max_queued: int = 512,
+        workers: int = 1,
+        target_s: float = TARGET_S,
     ) -> None:
         self.voice = voice
+        self.workers = max(1, workers)
+        self._target_s = target_s
         self._clock = clock
         self._max_pending = max_pending
         self._max_queued = max_queued
@@ -177,10 +93,15 @@ class VoiceService:
         self._order = 0
         self._started_s = clock.now()
         self._busy_s = self._audio_s = self._wasted_s = self._worst_late_s = 0.0
-        self._first_piece_s = self._piece_s = 0.0
         self._clauses = self._pieces = self._cancelled = self._failed = self._late = 0
-        self._thread = threading.Thread(target=self._work, name="voice", daemon=True)
-        self._thread.start()
+        self._missed = 0
+        self._first, self._further = ServiceTimes(), ServiceTimes()  # by voice
+        self._threads = [
+            threading.Thread(target=self._work, name=f"voice-{i}", daemon=True)
+            for i in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def speak(
         self,
@@ -214,8 +135,8 @@ class VoiceService:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether the threads run."""
+        return all(thread.is_alive() for thread in self._threads)
 
     def stats(self) -> VoiceStats:
         with self._changed:
@@ -230,17 +151,23 @@ class VoiceService:
                 wasted_s=self._wasted_s,
                 cancelled=self._cancelled,
                 failed=self._failed,
-                first_piece_s=self._first_piece_s,
+                first_piece_s=self._first[self.voice.name].seconds(USUAL_WORDS),
+                piece_s=self._further[self.voice.name].seconds(),
+                wait_s=sum(self._piece_s(job) for job in self._jobs if not job.pieces_made)
+                / self.workers,
                 late_pieces=self._late,
                 worst_late_s=self._worst_late_s,
+                missed=self._missed,
+                workers=self.workers,
             )
 
     async def close(self) -> None:
-        """Stop the thread after the piece under way; every open Speech ends. Idempotent."""
+        """Stop the threads after the pieces under way; every open Speech ends. Idempotent."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        await asyncio.to_thread(self._thread.join)
+            self._changed.notify_all()
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
 
     # --- called by Speech on the loop
 
@@ -249,63 +176,90 @@ class VoiceService:
             self._cancelled += not whole
             if job.pieces_made:  # pieces of a clause are of like length
                 self._wasted_s += job.made_s * job.pending / job.pieces_made
-            job.pending = 0
+            job.pending, job.pending_s = 0, 0.0
             if job in self._jobs:
                 self._jobs.remove(job)
                 self._dropped.append(job)
             self._changed.notify()
 
-    def _taken(self, job: Speech) -> None:
+    def _taken(self, job: Speech, sound_s: float) -> None:
         with self._changed:
             job.pending -= 1
+            job.pending_s = max(0.0, job.pending_s - sound_s)
             if job.pending == self._max_pending - 1:
                 self._changed.notify()
 
     # --- worker thread
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                while True:
-                    for gone in self._dropped:
-                        gone.close_iterator()
-                    self._dropped.clear()
-                    if self._closed:
-                        left, self._jobs = self._jobs, []
-                        break
-                    job = self._choose()
-                    if job is not None:
-                        left = []
-                        break
-                    self._changed.wait()
-            if self._closed:
-                for rest in left:
-                    rest.close_iterator()
-                    rest.post(None, over=True, error=None)
-                return
-            if job is not None:
-                self._advance(job)
+        while (job := self.take()) is not None:
+            self.advance(job, self._clock.now())
+
+    def take(self, *, wait: bool = True) -> Speech | None:
+        """The clause whose next piece is the most urgent, to be advanced by whoever took it.
+
+        Waits for one, or returns None at once without `wait`; None once closed.
+        """
+        with self._changed:
+            while True:
+                self._let_go()
+                if self._closed:
+                    left, self._jobs = self._jobs, []
+                    break
+                job = self._choose()
+                if job is not None:
+                    job.busy = True
+                    return job
+                if not wait:
+                    return None
+                self._changed.wait()
+        for rest in left:
+            if not rest.busy:
+                rest.close_iterator()
+            rest.post(None, over=True, error=None)
+        return None
+
+    def _let_go(self) -> None:
+        """Whoever is inside a dropped clause lets go of it."""
+        for gone in self._dropped:
+            if not gone.busy:
+                gone.close_iterator()
+        self._dropped.clear()
 
     def _choose(self) -> Speech | None:
-        """Earliest deadline among those whose consumer has room; asked anew at every piece.
+        """By urgency, of those whose consumer has room; asked anew at every piece.
 
-        A clause that is being heard and would run dry within one piece's work goes before all that
-        have not begun, late ones included: a hole in a word is worse than a later start.
+        Of the replies that are being heard each gets its next piece before it would have to wait
+        for one more of anybody else's: the longest there is counts.
         """
-        soon = self._clock.now() + self._piece_s
-        best: tuple[bool, float, int] | None = None
-        chosen: Speech | None = None
-        for job in self._jobs:
-            if job.pending >= self._max_pending:
-                continue
-            deadline = _deadline(job)
-            key = (not (job.pieces_made and deadline <= soon), deadline, job.order)
-            if best is None or key < best:
-                best, chosen = key, job
-        return chosen
+        now = self._clock.now()
+        open_jobs = [j for j in self._jobs if not j.busy and j.pending < self._max_pending]
+        dues = {job.order: self._due(job, now) for job in open_jobs}
+        longest_s = max((due.service_s for due in dues.values() if not due.sounding), default=0.0)
+        if cannot_wait(dues.values(), now, longest_s, self.workers):
+            open_jobs = [job for job in open_jobs if dues[job.order].sounding]
+        return min(open_jobs, key=lambda j: (order(dues[j.order]), j.order), default=None)
 
-    def _advance(self, job: Speech) -> None:
-        began = self._clock.now()
+    def _piece_s(self, job: Speech) -> float:
+        """Predicted service of the clause's next piece."""
+        if job.pieces_made:
+            return self._further[job.voice_name].seconds()
+        return self._first[job.voice_name].seconds(job.size)
+
+    def _due(self, job: Speech, now: float) -> Due:
+        """What its next piece is judged by; a late first clause gets a later deadline, once."""
+        due = Due(job.deadline_s, self._piece_s(job), job.sounding)
+        if job.put_off or job.pieces_made:
+            return due
+        later_s = rebased(due, now, self._target_s)
+        if later_s is None:
+            return due
+        job.later_s = later_s
+        self._missed += 1
+        return Due(later_s, due.service_s)
+
+    def advance(self, job: Speech, began_s: float) -> None:
+        """Make the next piece of a clause that was taken at `began_s`, and deliver it."""
         piece: AudioPiece | None = None
         error: BaseException | None = None
         try:
@@ -320,15 +274,20 @@ class VoiceService:
         over = error is not None or piece is None or piece.last
         deliver = piece is not None and (len(piece.pcm) > 0 or piece.last)
         with self._changed:
-            self._account(job, piece, now - began, now)
+            self._account(job, piece, now - began_s, now)
             if error is not None:
                 self._failed += 1
-            if deliver:
+            if deliver and piece is not None:
                 job.pending += 1
+                job.pending_s += len(piece.pcm) / OUT_RATE
             if over and job in self._jobs:
                 self._jobs.remove(job)
-        if over or job.is_cancelled():
-            job.close_iterator()
+            ends = over or job.is_cancelled() or self._closed
+            if ends:
+                job.close_iterator()
+            job.busy = False
+            if self.workers > 1:
+                self._changed.notify()
         if deliver or over:
             job.post(piece if deliver else None, over=over, error=error)
 
@@ -341,25 +300,16 @@ class VoiceService:
         self._pieces += 1
         self._audio_s += sound_s
         job.made_s += sound_s
-        self._piece_s += _SMOOTHING * (took_s - self._piece_s)
         job.pieces_made += 1
+        if job.pieces_made == 1:
+            self._first[job.voice_name].note(job.work_s, job.size)
+        else:
+            self._further[job.voice_name].note(took_s)
         if job.is_cancelled():
             self._wasted_s += sound_s
             return
-        late_s = now - _deadline(job)
+        late_s = now - job.needed_s
         if late_s > 0:
             self._late += 1
             self._worst_late_s = max(self._worst_late_s, late_s)
-        if job.pieces_made == 1:
-            self._clauses += 1
-            old = self._first_piece_s or job.work_s
-            self._first_piece_s = old + _SMOOTHING * (job.work_s - old)
-
-
-def _deadline(job: Speech) -> float:
-    """A deadline callable of the caller's that fails must not stop the thread for everybody."""
-    try:
-        return job.deadline_s()
-    except Exception:
-        log.exception("deadline of a clause cannot be read")
-        return float("inf")
+        self._clauses += job.pieces_made == 1

@@ -13,6 +13,7 @@ import pytest
 from voice_agent.clauses import ClauseSplitter
 from voice_agent.errors import InternalError, UsageError
 from voice_agent.models import ModelStore
+from voice_agent.service_time import ServiceTime
 from voice_agent.speakable import speak_words
 from voice_agent.tts.base import AudioPiece, Clause
 from voice_agent.tts.piper import MARGIN, PiperVoice
@@ -65,6 +66,25 @@ def test_pieces_words_and_levels(voice: PiperVoice) -> None:
     # each word sounds louder than the quietest tenth of a second
     for w in words:
         assert np.abs(pcm[w.start : w.end].astype(int)).max() > 500
+
+
+def test_pieces_are_short_where_a_long_one_would_hold_others_up(voice: PiperVoice) -> None:
+    usual, fast, slow = say(voice, SENTENCE), ServiceTime(), ServiceTime()
+    known = voice._decoding
+    try:
+        made = []
+        for decoding, frame_s in ((fast, 1e-5), (slow, 0.002)):
+            for frames in (40, 90):
+                decoding.note(frame_s * frames, frames)
+            decoding.note = lambda *_: None  # type: ignore[method-assign]
+            voice._decoding = decoding
+            made.append(say(voice, SENTENCE))
+    finally:
+        voice._decoding = known
+    longest = [max(len(piece.pcm) for piece in pieces) for pieces in made]
+    assert longest[0] > 1.0 * OUT_RATE
+    assert longest[1] < 0.5 * longest[0], "a window of 32 frames is 80 ms of work and more"
+    assert abs(len(joined(made[1])) - len(joined(usual))) < OUT_RATE, "the voice varies a little"
 
 
 def test_sound_starts_at_once_and_ends_soon_after_the_last_word(voice: PiperVoice) -> None:

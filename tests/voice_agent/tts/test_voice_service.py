@@ -140,12 +140,86 @@ async def test_what_is_heard_and_about_to_run_dry_goes_before_late_first_clauses
     voice = ScriptedVoice()
     voice.gated = True
     async with service(voice, max_pending=10) as s:
-        heard = ask(s, "h1 h2", deadline=0.0)  # the clock stands at 0: no slack
+        reply = CancelScope("being heard")
+        reply.sounding = True
+        heard = ask(s, "h1 h2", 0.0, reply)  # the clock stands at 0: no slack
         await reach(voice.at_gate)
         late = ask(s, "n1", deadline=-1.0)
         voice.permits.release(100)
         await asyncio.gather(collect(heard), collect(late))
         assert voice.log == ["h1", "h2", "n1"]
+
+
+async def test_the_next_clause_of_a_reply_that_is_heard_goes_before_first_clauses() -> None:
+    """Not begun itself, but what it lacks is a hole all the same."""
+    voice = ScriptedVoice()
+    voice.gated = True
+    async with service(voice, max_pending=10) as s:
+        reply = CancelScope("being heard")
+        under_way = ask(s, "u1", deadline=-5.0)
+        await reach(voice.at_gate)
+        first, second = ask(s, "f1", deadline=0.0), ask(s, "s1", 0.0, reply)
+        reply.sounding = True
+        voice.permits.release(100)
+        await asyncio.gather(*map(collect, (under_way, first, second)))
+        assert voice.log == ["u1", "s1", "f1"]
+
+
+async def test_what_is_made_and_not_taken_yet_is_not_missing() -> None:
+    """The loop has not run since the last piece: that piece counts all the same."""
+    voice, clock = ScriptedVoice(), ManualClock(50.0)
+    s = VoiceService(voice, clock, workers=0)
+    ask(s, "a1 a2", deadline=52.0)
+    ask(s, "b1", deadline=52.05)
+    while (job := s.take(wait=False)) is not None:
+        s.advance(job, clock.now())
+    assert voice.log == ["a1", "b1", "a2"]
+    await s.close()
+
+
+async def test_first_clauses_that_are_late_already_do_not_make_the_others_late() -> None:
+    voice = ScriptedVoice()
+    voice.gated = True
+    async with service(voice, max_pending=10) as s:
+        under_way = ask(s, "u1", deadline=-9.0)
+        await reach(voice.at_gate)
+        late, in_time = ask(s, "l1", deadline=-2.0), ask(s, "i1", deadline=0.3)
+        voice.permits.release(100)
+        await asyncio.gather(*map(collect, (under_way, late, in_time)))
+        assert voice.log == ["u1", "i1", "l1"]
+        assert s.stats().missed == 2, "the first one was late, too"
+
+
+async def test_workers_share_the_clauses_and_never_one_of_them() -> None:
+    voice = ScriptedVoice()
+    voice.gated = True
+    async with service(voice, workers=2) as s:
+        one, two, three = (ask(s, f"{name}1 {name}2", n) for n, name in enumerate("abc"))
+        await reach(voice.at_gate)
+        await reach(voice.at_gate)  # both are inside a piece, of two clauses
+        assert s.stats().unbegun == 3
+        voice.permits.release(100)
+        made = await asyncio.gather(*map(collect, (one, two, three)))
+        assert [[int(p.pcm[0]) for p in pieces] for pieces in made] == [[0, 1]] * 3
+        assert sorted(voice.closed) == ["a1 a2", "b1 b2", "c1 c2"]
+
+
+async def test_a_simulation_takes_and_advances_pieces_in_its_own_time() -> None:
+    voice, clock = ScriptedVoice(), ManualClock(50.0)
+    s = VoiceService(voice, clock, workers=0)
+    late, soon = ask(s, "l1", deadline=59.0), ask(s, "s1 s2", deadline=51.0)
+    for _ in range(3):
+        job = s.take(wait=False)
+        assert job is not None
+        began_s = clock.now()
+        clock.advance(0.25)
+        s.advance(job, began_s)
+    assert s.take(wait=False) is None
+    assert voice.log == ["s1", "s2", "l1"]
+    assert s.stats().busy_s == pytest.approx(0.75)
+    assert (s.stats().first_piece_s, s.stats().piece_s) == (0.25, 0.25)
+    assert [len(await collect(speech)) for speech in (late, soon)] == [1, 2]
+    await s.close()
 
 
 async def test_a_deadline_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -35,12 +35,13 @@ class _TaggerOnly:
 
 
 class EnglishPhonemes:
-    """Phonemes for American or British English. Not thread-safe. About half a second to make.
+    """Phonemes for American or British English. Thread-safe. About half a second to make.
 
     Raises UsageError when the packages are missing, InternalError when they do not load.
     """
 
     def __init__(self, *, british: bool = False) -> None:
+        self._calling = threading.Lock()
         with _SETUP, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -62,7 +63,8 @@ class EnglishPhonemes:
     def words(self, words: Sequence[str]) -> list[str]:
         """Phonemes of each word in the context of all, its trailing punctuation included."""
         text = " ".join(words)
-        _, tokens = self._g2p(text)
+        with self._calling:
+            _, tokens = self._g2p(text)
         starts: list[int] = []
         at = 0
         for word in words:

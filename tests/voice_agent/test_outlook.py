@@ -1,0 +1,78 @@
+"""What one caller more would mean, from what the stages do now."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.fakes import Scene, say, silence
+from voice_agent.outlook import FULL, WINDOW_S, Outlook, Share, StageLoad
+
+pytestmark = pytest.mark.unit
+
+SHARES = st.floats(0.0, 1.0)
+STAGES = st.lists(st.builds(StageLoad, st.just("s"), SHARES, SHARES, SHARES), max_size=4)
+
+
+def test_an_idle_server_answers_in_the_time_of_the_work_itself() -> None:
+    stages = (StageLoad("stt", 0.0, 0.1, 0.0), StageLoad("voice", 0.0, 0.2, 0.0))
+    assert Outlook(0, stages, silence_s=0.3).answer_s(1) == pytest.approx(0.6)
+
+
+def test_work_that_waits_now_counts_in_full() -> None:
+    assert Outlook(2, (StageLoad("stt", 1.5, 0.1, 0.1),)).answer_s() == pytest.approx(1.6)
+
+
+def test_a_half_busy_stage_is_full_with_twice_the_callers() -> None:
+    outlook = Outlook(4, (StageLoad("voice", 0.0, 0.1, 0.5),))
+    assert outlook.full(1) is None
+    assert outlook.full(4) is outlook.stages[0]
+    assert math.isinf(outlook.answer_s(4))
+
+
+def test_the_first_caller_finds_nobody() -> None:
+    outlook = Outlook(0, (StageLoad("voice", 0.0, 0.1, 1.0),))
+    assert outlook.full() is None
+
+
+def test_memory_is_left_if_another_call_finds_its_blocks() -> None:
+    assert Outlook(3).memory_left
+    assert Outlook(3, memory=(40, 40)).memory_left
+    assert not Outlook(3, memory=(39, 40)).memory_left
+
+
+@given(STAGES, st.integers(1, 50), st.integers(0, 20), st.floats(0.0, 1.0))
+def test_more_callers_are_never_answered_sooner(
+    stages: list[StageLoad], calls: int, more: int, lag_s: float
+) -> None:
+    outlook = Outlook(calls, tuple(stages), lag_s)
+    assert outlook.answer_s(more) <= outlook.answer_s(more + 1)
+    assert outlook.answer_s() >= lag_s
+    if outlook.full(more) is not None:
+        assert max(stage.busy for stage in stages) * (calls + more) / calls > FULL
+
+
+def test_a_share_is_of_the_last_half_minute() -> None:
+    share, work_s, now_s = Share(), 0.0, 0.0
+    seen = []
+    for busy in (1.0, 0.0):
+        for _ in range(int(2 * WINDOW_S)):
+            now_s, work_s = now_s + 1.0, work_s + busy
+            seen.append(share.note(now_s, work_s))
+    assert seen[int(2 * WINDOW_S) - 1] == pytest.approx(1.0, abs=0.05)
+    assert seen[int(2.5 * WINDOW_S)] == pytest.approx(0.5, abs=0.1)
+    assert seen[-1] == 0.0
+    assert all(0.0 <= value <= 1.0 for value in seen)
+
+
+def test_a_stack_tells_of_its_stages_and_its_event_loop() -> None:
+    scene = Scene("It is noon.")
+    scene.play(silence(300), say("what is the time"))
+    outlook, gauges = scene.stack.outlook(1), scene.stack.gauges()
+    assert [stage.name for stage in outlook.stages] == ["vad", "stt"]
+    assert outlook.memory is None
+    assert gauges["loop_lag_p99_ms"] == 0.0, "in virtual time nothing is late"
+    assert gauges["stage_stt_wait_ms"] == 0.0
