@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,13 +12,10 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
-from voice_agent.errors import CapacityError, InternalError, UsageError
-
-from .admission import RETRY_AFTER_S
 from .call_port import StackPort
 from .config import GatewayConfig, check_bind
 from .gateway import Gateway
@@ -29,19 +25,18 @@ from .metrics import CONTENT_TYPE
 from .openai_http.routes import openai_routes
 from .ops import ops_routes
 from .page_socket import PATH as PAGE_SOCKET
-from .page_socket import page_endpoint
+from .page_socket import page_endpoint, resume_endpoint
 from .patience import Crowd, bounded_http
 from .realtime_http import realtime_routes
 from .realtime_ws import realtime_endpoint
-from .rtc_side import PageSide
+from .rtc_route import RESUME, offer_endpoint, resume_offer_endpoint
 from .sip.route import calls_endpoint
 from .sip.telephone import Telephone
 from .token_route import token_endpoint
 from .twilio.socket import PATH as TWILIO
 from .twilio.socket import TwilioDoor
-from .webrtc import RtcCall
 
-OPEN_PATHS = frozenset(("/healthz", "/readyz", "/api/token", TWILIO))
+OPEN_PATHS = frozenset(("/healthz", "/readyz", "/api/token", TWILIO, RESUME))
 """What needs no key, beside the page's own files: it tells nothing, or asks for itself."""
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = {
@@ -107,10 +102,12 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/metrics", _metrics),
             Route("/api/agents", _agents),
             Route("/api/token", token_endpoint, methods=["POST"]),
-            Route("/rtc/offer", _offer, methods=["POST"]),
+            Route("/rtc/offer", offer_endpoint, methods=["POST"]),
+            Route(RESUME, resume_offer_endpoint, methods=["POST"]),
             Route("/rtc/servers", _ice_servers),
             Route("/api/calls", calls_endpoint, methods=["POST"]),
             WebSocketRoute(PAGE_SOCKET, page_endpoint),
+            WebSocketRoute(RESUME, resume_endpoint),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             WebSocketRoute(TWILIO, TwilioDoor(gateway).serve),
             *ops_routes(),
@@ -155,11 +152,6 @@ def uvicorn_config(app: Starlette, config: GatewayConfig, **more: Any) -> uvicor
     return uvicorn.Config(app, **(options | more))
 
 
-def error_response(status: int, code: str, message: str, **headers: str) -> JSONResponse:
-    names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return JSONResponse({"error": {"code": code, "message": message}}, status, names)
-
-
 async def _page_file(request: Request) -> Response:
     path = request.url.path
     body = request.app.state.page[path]
@@ -200,44 +192,4 @@ async def _ice_servers(request: Request) -> Response:
     return JSONResponse({"iceServers": servers}, headers={"cache-control": "no-store"})
 
 
-async def _offer(request: Request) -> Response:
-    gateway: Gateway = request.app.state.gateway
-    try:
-        sdp, agent = await _read_offer(request, gateway.config.max_sdp_bytes)
-        agent = request.scope["grant"].agent_for(agent)
-        call = RtcCall(gateway, sdp, agent, PageSide(gateway, agent))
-        calls: asyncio.TaskGroup = request.app.state.calls
-        calls.create_task(call.run())
-        answer = await call.answer
-    except CapacityError as error:
-        retry = str(RETRY_AFTER_S)
-        return error_response(503, error.code, str(error.args[0]), retry_after=retry)
-    except UsageError as error:
-        return error_response(400, error.code, str(error.args[0]))
-    except InternalError as error:
-        return error_response(500, error.code, str(error.args[0]))
-    except ClientDisconnect:
-        return Response(status_code=400)
-    return JSONResponse({"type": "answer", "sdp": answer})
-
-
-async def _read_offer(request: Request, limit: int) -> tuple[str, str | None]:
-    """(sdp, agent) of the JSON body; UsageError says what is wrong with it."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise UsageError(f"An offer may have {limit} bytes at most.", code="VA466")
-    try:
-        data = json.loads(body)
-    except ValueError:
-        data = None
-    if not isinstance(data, dict) or data.get("type") != "offer":
-        raise UsageError('Send JSON: {"type": "offer", "sdp": "...", "agent": NAME}', code="VA463")
-    sdp, agent = data.get("sdp"), data.get("agent")
-    if not isinstance(sdp, str) or not (agent is None or isinstance(agent, str)):
-        raise UsageError("`sdp` and `agent` must be texts.", code="VA463")
-    return sdp, agent or None
-
-
-__all__ = ["create_app", "error_response", "uvicorn_config"]
+__all__ = ["create_app", "uvicorn_config"]

@@ -50,7 +50,16 @@ class CallPort(Protocol):
         ...
 
     def play_on(self, player: Sounding) -> None:
-        """Our sound leaves through a player elsewhere; set before `run`."""
+        """Our sound leaves through another player from now on, a reply from its cut word."""
+        ...
+
+    def line_lost(self, unheard_ms: int = 0) -> None:
+        """The caller can't be reached: the call waits. unheard_ms: of what left, the last so much
+        did not arrive."""
+        ...
+
+    def line_back(self) -> None:
+        """The call goes on; `play_on` before, if the player is another one."""
         ...
 
     def tick(self) -> Tick:

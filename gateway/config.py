@@ -80,6 +80,7 @@ class GatewayConfig:
     trusted_proxies: addresses whose X-Forwarded-For is believed.
     requests_per_minute, calls_per_minute: of one key, and of one address; only with keys; 0: any.
     max_calls_per_key: at once; of a public page: per address. 0: max_calls.
+    hold_s: so long a call of the page waits for it when its line was lost; 0: not at all.
     public_certificate: one that browsers know, so that they may insist on https from now on.
     """
 
@@ -97,6 +98,7 @@ class GatewayConfig:
     media_workers: int = 0
     rtc: RtcNetwork = RtcNetwork()
     connect_timeout_s: float = 20.0
+    hold_s: float = 30.0
     twilio_auth_token: str = field(default="", repr=False)
     page: Literal["key", "public", "off"] = "key"
     trusted_proxies: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from voice_agent import logs
 from voice_agent.clock import Clock, MonotonicClock
@@ -33,6 +33,9 @@ from .pacer import Pacer
 from .realtime.session import RealtimeSession
 from .webrtc_leg import RtcLeg
 from .workers.pool import Pool
+
+if TYPE_CHECKING:
+    from .line_call import LineCall
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +89,8 @@ class Gateway:
         self.admission = Admission(config.max_calls, config.max_calls_per_key)
         self.pacer = Pacer(self.clock)
         self.live: set[LiveCall] = set()
+        self.resumable: set[LineCall] = set()
+        """Calls that outlive their line."""
         self._idle = asyncio.Event()
         self._idle.set()
         self.gauge_sources: list[Callable[[], dict[str, float]]] = []

@@ -31,8 +31,10 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 ALWAYS_HTTPS = "max-age=31536000"
-CALL_PATHS = frozenset(("/rtc/offer", "/rtc/socket", "/v1/realtime", "/v1/realtime/calls"))
-"""Each request here may open a call."""
+CALL_PATHS = frozenset(
+    ("/rtc/offer", "/rtc/socket", "/rtc/resume", "/v1/realtime", "/v1/realtime/calls")
+)
+"""Each request here may open a call, or a line for one."""
 CROSS_HEADERS = b"authorization, content-type, x-openai-agents-sdk"
 """What pages elsewhere may send, as Realtime clients do; those read `location`, a call's id."""
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from voice_agent.player import Player
 from voice_agent.types import Frame
 
 from .call_port import CallPort
@@ -49,9 +50,12 @@ class NearLine:
         self._on_message = on_message
         self._leg = make_leg(self._told)
         self._guard: EchoGuard | None = None
+        self._flows = True
         self._leave: Callable[[], None] = lambda: None
 
     def _told(self, kind: str, **fields: Any) -> None:
+        if kind in ("lost", "back"):  # no clock runs while nothing arrives
+            self._flows = kind == "back"
         self._on_message({"type": kind, **fields})
 
     async def open(self, offer: Message) -> Message:
@@ -67,8 +71,11 @@ class NearLine:
 
     def talk(self, call: CallPort, on_frame: Callable[[Frame], None], on_fault: OnFault) -> None:
         leg, guard = self._leg, self._guard
+        call.play_on(Player())
 
         def tick() -> None:
+            if not self._flows:
+                return
             frame = leg.frame()
             on_frame(frame)
             call.hear(guard.heard(frame) if guard is not None else frame)

@@ -120,6 +120,12 @@ class Metrics:
         self.protocol_errors = Counter(
             "voice_agent_protocol_errors", "error events sent to clients", ["code"], registry=r
         )
+        self.line_losses = Counter(
+            "voice_agent_line_losses",
+            "lost: calls that wait for their line; back: it came back by itself; resumed: the page "
+            "came back over another; expired: it did not in time",
+            ["what"], registry=r,
+        )  # fmt: skip
         self.slow_clients = Counter(
             "voice_agent_slow_clients", "clients disconnected for not reading", registry=r
         )

@@ -1,27 +1,34 @@
-"""The page's call where WebRTC can't connect: the WebSocket `/rtc/socket?agent=NAME`.
+"""A line of the page's over a WebSocket, where WebRTC can't connect: `/rtc/socket?agent=NAME`, and
+`/rtc/resume?seen=N` for a call whose line was lost.
 
 Texts are those of the data channel. Sound is binary, 16-bit little-endian PCM, mono: the caller's
 at 16 kHz in chunks of any length, ours at 24 kHz in frames of 20 ms. What the page still holds of
-it when a reply is cut (`done`, interrupted or cancelled) it throws away.
+it when a reply is cut (`done`, interrupted or cancelled), or when the line comes back (`line` with
+`gap_ms`), it throws away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from voice_agent.errors import CapacityError, UsageError, VoiceAgentError
-from voice_agent.events import CallFault, EndReason, Event, ReplyDone, ReplyStatus
+from voice_agent.events import EndReason
+from voice_agent.player import Player
 from voice_agent.types import FRAME_MS, Frame
 
 from .call_port import CallPort
-from .gateway import Gateway, LiveCall
-from .media.echo import EchoGuard
+from .gateway import Gateway
+from .line_call import LineCall, Return, Way
+from .lines import OnFault, OnMessage
+from .media.echo import EchoGuard, EchoMode, EchoReport
 from .realtime.audio_in import AudioInput
 from .realtime.errors import ProtocolError
 from .realtime_ws import (
@@ -34,24 +41,35 @@ from .realtime_ws import (
     FLUSH_S,
     Outbox,
 )
+from .resume import find
 from .rtc_side import PageSide
+from .workers.link import Message
 
 log = logging.getLogger(__name__)
 
 PATH = "/rtc/socket"
 SUBPROTOCOL = "voice-agent"
 """Offered by the page beside its token, as a browser wants one of them taken."""
+RESUME_SUBPROTOCOL = "voice-agent-resume."
+"""Before the credential of a call that was lost: a browser can send no header."""
 MAX_MESSAGE = 64 << 10  # bytes: two seconds of sound
 SOUND = "sound"
+LOST_TICKS = 40  # without sound (800 ms) of a page that sends some all the time
+CLOSE_MOVING = 4000
+"""Of the page: it will come back over another line."""
+CLOSE_GONE = 4410
+"""Ours: there is no call to come back to."""
 _CLOSING = {
     EndReason.SERVER_DRAINING: (CLOSE_GOING_AWAY, "the server is shutting down"),
     EndReason.SERVER_ERROR: (CLOSE_ERROR, "server error"),
     EndReason.BAD_INPUT: (CLOSE_TOO_BIG, f"messages are limited to {MAX_MESSAGE} bytes"),
 }
+_LOST_CODES = (1005, 1006, CLOSE_MOVING)
+"""The first two: it broke; who hangs up says a code."""
 
 
 class PageSound:
-    """Owns the sound of one call between the process's clock and its socket."""
+    """Owns the sound of one line between the process's clock and its socket."""
 
     def __init__(
         self,
@@ -70,6 +88,7 @@ class PageSound:
     def attach(self, call: CallPort, guard: EchoGuard | None) -> None:
         """Before anything else. guard: the call's defence against our own echo."""
         self._call, self._guard = call, guard
+        call.play_on(Player(self.cut))
 
     @property
     def call(self) -> CallPort:
@@ -102,132 +121,221 @@ class PageSound:
         if self._guard is not None:
             self._guard.tick()
 
-    def on_event(self, event: Event) -> None:
-        """Before the page is told: of a reply that was cut, nothing more is sent."""
-        cut = (ReplyStatus.INTERRUPTED, ReplyStatus.CANCELLED)
-        if isinstance(event, ReplyDone) and event.status in cut and not event.reply.aside:
-            self._ahead = 0
-            self._outbox.drop(SOUND)
-            if self._guard is not None:
-                self._guard.cut()
+    def cut(self) -> None:
+        """Of the reply being played nothing more is sent."""
+        self._ahead = 0
+        self._outbox.drop(SOUND)
+        if self._guard is not None:
+            self._guard.cut()
 
 
-class PageSocket:
-    """Owns one accepted socket until the call is over."""
+class SocketLine:
+    """One accepted socket as a call sees it (`gateway.lines.MediaLine`)."""
 
-    def __init__(
-        self, gateway: Gateway, websocket: WebSocket, live: LiveCall, agent: str | None
-    ) -> None:
+    def __init__(self, gateway: Gateway, websocket: WebSocket) -> None:
         self._gateway = gateway
         self._websocket = websocket
-        self._live = live
         self._outbox = Outbox()
-        lead_ms = gateway.config.websocket_lead_ms
-        self._sound = PageSound(self._outbox, lead_ms, gateway.count_frame)
-        self._side = PageSide(gateway, agent, lead_ms, self._sound.on_event)
-        self._left = self._gone = False
+        self._sound = PageSound(self._outbox, gateway.config.websocket_lead_ms, gateway.count_frame)
+        self._on_message: OnMessage = lambda message: None
+        self._leave: Callable[[], None] = lambda: None
+        self._guard: EchoGuard | None = None
+        self._resumes = self._connected = self._any = False
+        self._dry_ticks = 0
+        self._attached = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._left = False  # it was told
+        self._gone = False  # the page, or its connection
+        self.slow = False
 
-    async def run(self) -> tuple[int, str]:
-        """The whole call; returns how to close the socket. Raises UsageError VA115 (agent)."""
-        live, gateway = self._live, self._gateway
-        call = live.call = self._side.begin(self._outbox.put, self._leave)
-        self._sound.attach(call, gateway.echo_guard(gateway.config.echo.page, live))
-        slowly = False
+    def way(self, *, first: bool) -> Way:
+        """first: the call begins with it; else once the page, having the answer, has sent
+        something."""
+        config = self._gateway.config
+        offer = {"echo": config.echo.page.value, "first": first}
+        return Way(self._made, offer, config.websocket_lead_ms, tail_s=0.0)
+
+    def _made(self, on_message: OnMessage) -> SocketLine:
+        self._on_message = on_message
+        return self
+
+    # ------------------------------------------------------------ as the call sees it
+
+    async def open(self, offer: Message) -> Message:
+        self._resumes = bool(offer["resumes"])
+        mode = EchoMode(offer["echo"])
+        if mode is not EchoMode.OFF:
+            self._guard = EchoGuard(mode, self._echo)
+            self._echo(self._guard.report)
+        if offer["first"]:
+            self._connect()
+        return {}
+
+    def talk(self, call: CallPort, on_frame: Callable[[Frame], None], on_fault: OnFault) -> None:
+        self._sound.attach(call, self._guard)
+        self._attached.set()
+        self._leave = self._gateway.pacer.join(self._tick, lambda fault: on_fault())
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        if kind == "text":
+            self._outbox.put(fields["text"])
+
+    async def close(self) -> None:
+        self._leave()
+        self._closing.set()
+
+    def _told(self, kind: str, **fields: Any) -> None:
+        self._on_message({"type": kind, **fields})
+
+    def _leaves(self, why: str) -> None:
+        if not self._left and not self._closing.is_set():
+            self._left = True
+            self._told("gone", why=why)
+
+    def _connect(self) -> None:
+        if not self._connected:
+            self._connected = True
+            self._told("connected")
+
+    def _echo(self, report: EchoReport) -> None:
+        self._told("echo", verdict=report.verdict.value, note=str(report))
+
+    # ------------------------------------------------------------ the clock
+
+    def _tick(self) -> None:
+        if self._resumes and self._any:
+            self._dry_ticks += 1
+            if self._dry_ticks == LOST_TICKS:
+                self._told("lost", ms=LOST_TICKS * FRAME_MS)
+            if self._dry_ticks >= LOST_TICKS:
+                return
+        self._sound.tick()
+
+    def _arrived(self) -> None:
+        """Sound of the caller's."""
+        dry, self._dry_ticks, self._any = self._dry_ticks, 0, True
+        if dry >= LOST_TICKS:
+            self._sound.cut()  # it is said again
+            self._told("back")
+
+    # ------------------------------------------------------------ the socket
+
+    async def serve(self) -> None:
+        """Until the call has done with it and all is sent, or the page is gone."""
         async with asyncio.TaskGroup() as group:
-            talk = group.create_task(self._talk(call))
-            read = group.create_task(self._read())
-            write = group.create_task(self._write())
+            read, write = group.create_task(self._read()), group.create_task(self._write())
             slow = group.create_task(self._outbox.full.wait())
-            leave = gateway.pacer.join(self._sound.tick, self._on_fault)
-            jobs = {talk, read, write, slow}
+            closing = group.create_task(self._closing.wait())
+            jobs = {read, write, slow, closing}
             try:
                 await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
-                if talk.done():
-                    live.reason = talk.result()
-                else:
-                    slowly = slow.done()
-                    if slowly:
-                        gateway.metrics.slow_clients.inc()
-                        live.reason = EndReason.TRANSPORT_LOST
-                    call.hang_up(live.reason)
-                    await talk
-                if not (slowly or self._gone):
-                    flush = group.create_task(self._outbox.flushed())
-                    jobs.add(flush)
+                if slow.done():
+                    self.slow = True
+                    self._gateway.metrics.slow_clients.inc()
+                    self._leaves("slow")
+                elif write.done():  # why, is read
+                    await asyncio.wait({read}, timeout=FLUSH_S)
+                    self._gone = True
+                    self._leaves("lost")
+                if not self._gone:
+                    await asyncio.wait({closing}, timeout=FLUSH_S)
+                if not (self._gone or self.slow):
+                    jobs.add(flush := group.create_task(self._outbox.flushed()))
                     done = asyncio.FIRST_COMPLETED
                     await asyncio.wait({flush, write}, timeout=FLUSH_S, return_when=done)
             finally:
-                leave()
-                for task in jobs:
-                    task.cancel()
-        if slowly:
-            return CLOSE_POLICY, "the client reads too slowly"
-        return _CLOSING.get(live.reason, (CLOSE_NORMAL, live.reason.value))
-
-    def _leave(self) -> None:
-        self._left = True
-
-    def _on_fault(self, fault: Exception) -> None:
-        self._live.hang_up(EndReason.SERVER_ERROR)
-
-    async def _talk(self, call: CallPort) -> EndReason:
-        try:
-            return await call.run()
-        except Exception:
-            log.exception("the call failed")
-            return EndReason.SERVER_ERROR
+                self._leaves("fault")
+                self._leave()
+                for job in jobs:
+                    job.cancel()
 
     async def _read(self) -> None:
-        live = self._live
-        live.reason = EndReason.CALLER_HUNG_UP
-        while not self._left:
+        while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 self._gone = True
-                if message.get("code") == CLOSE_TOO_BIG:
-                    live.reason = EndReason.BAD_INPUT
-                elif message.get("code") == 1006:
-                    live.reason = EndReason.TRANSPORT_LOST
+                self._leaves(_why(message.get("code")))
                 return
+            self._connect()
+            await self._attached.wait()
             data: str | bytes = message.get("bytes") or message.get("text") or b""
             if len(data) > MAX_MESSAGE:
-                live.reason = EndReason.BAD_INPUT
+                self._leaves("bad_input")
                 return
             if isinstance(data, str):
-                self._side.receive(data)
+                self._told("text", text=data)
             elif data:
                 self._hear(data)
 
     def _hear(self, data: bytes) -> None:
         try:
+            self._arrived()
             self._sound.receive(data)
         except ProtocolError as error:
             self._gateway.metrics.protocol_errors.labels(error.code).inc()
-            self._side.on_event(CallFault(error.code, error.message))
+            self._told("fault", code=error.code, text=error.message)
 
     async def _write(self) -> None:
-        try:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
             await self._outbox.send_all(self._websocket)
-        except (WebSocketDisconnect, RuntimeError, OSError):
-            self._gone = True
-            self._live.reason = EndReason.TRANSPORT_LOST
+
+
+def _why(code: int | None) -> str:
+    if code == CLOSE_TOO_BIG:
+        return "bad_input"
+    return "lost" if code in _LOST_CODES else "hung_up"
+
+
+# ---------------------------------------------------------------- routes
 
 
 async def page_endpoint(websocket: WebSocket) -> None:
-    """Accept, admit, talk, close; every path ends in a closed socket and a freed line."""
+    """Accept, admit, talk, close; every path ends in a closed socket, and a line freed or held."""
+    grant = websocket.scope["grant"]
+
+    async def begin(gateway: Gateway, line: SocketLine) -> tuple[LineCall, Message]:
+        agent = grant.agent_for(websocket.query_params.get("agent") or None)
+        side = PageSide(gateway, agent, gateway.config.websocket_lead_ms)
+        call = LineCall(gateway, side, agent, transport="websocket", grant=grant)
+        websocket.app.state.calls.create_task(call.run(line.way(first=True)))
+        return call, await call.answer
+
+    await _serve(websocket, begin)
+
+
+async def resume_endpoint(websocket: WebSocket) -> None:
+    """The same for a page that comes back; only its credential opens it."""
+    offered = websocket.scope.get("subprotocols", [])
+    token = next((p for p in offered if p.startswith(RESUME_SUBPROTOCOL)), RESUME_SUBPROTOCOL)
+    seen = websocket.query_params.get("seen", "")
+
+    async def begin(gateway: Gateway, line: SocketLine) -> tuple[LineCall, Message]:
+        call = find(gateway.resumable, token[len(RESUME_SUBPROTOCOL) :])
+        back = Return(int(seen) if seen.isdecimal() and len(seen) < 9 else 0)
+        return call, await call.resume(line.way(first=False), back)
+
+    await _serve(websocket, begin)
+
+
+Begin = Callable[[Gateway, SocketLine], Any]
+
+
+async def _serve(websocket: WebSocket, begin: Begin) -> None:
     offered = websocket.scope.get("subprotocols", [])
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     gateway: Gateway = websocket.app.state.gateway
-    grant = websocket.scope["grant"]
     try:
-        agent = grant.agent_for(websocket.query_params.get("agent") or None)
-        with gateway.admit("websocket") as live:
-            live.grant = grant
-            code, reason = await PageSocket(gateway, websocket, live, agent).run()
+        line = SocketLine(gateway, websocket)
+        call, answer = await begin(gateway, line)
+        if "resume" in answer:
+            line.tell("text", text=json.dumps({"type": "line", **answer}))
+        await line.serve()
+        code, reason = _closing(call, line)
     except CapacityError as error:
         code, reason = CLOSE_TRY_LATER, str(error.args[0])
     except UsageError as error:
-        code, reason = CLOSE_POLICY, str(error.args[0])
+        code = CLOSE_GONE if error.code == "VA498" else CLOSE_POLICY
+        reason = str(error.args[0])
     except VoiceAgentError as error:
         log.warning("a call of the page failed", extra={"code": error.code})
         code, reason = CLOSE_ERROR, str(error.args[0])
@@ -238,3 +346,14 @@ async def page_endpoint(websocket: WebSocket) -> None:
     with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError, TimeoutError):
         async with asyncio.timeout(FLUSH_S):
             await websocket.close(code, reason[:120])
+
+
+def _closing(call: LineCall, line: SocketLine) -> tuple[int, str]:
+    """How to close the socket."""
+    if line.slow:
+        return CLOSE_POLICY, "the client reads too slowly"
+    if isinstance(call.error, CapacityError):
+        return CLOSE_TRY_LATER, str(call.error.args[0])
+    if call.reason is None:
+        return CLOSE_NORMAL, "another line carries the call"
+    return _CLOSING.get(call.reason, (CLOSE_NORMAL, call.reason.value))

@@ -18,6 +18,7 @@ from voice_agent.events import EndReason
 from .admission import RETRY_AFTER_S
 from .gateway import Gateway, LiveCall
 from .grant import Change, Grant
+from .line_call import LineCall
 from .realtime.client_events import parse_session
 from .realtime.errors import ProtocolError
 from .realtime.items import new_id
@@ -25,7 +26,7 @@ from .realtime.permits import check_update
 from .realtime.settings import Settings, revise
 from .realtime_rtc import RealtimeSide
 from .tokens import LEAST_S, MOST_S
-from .webrtc import RtcCall
+from .webrtc import rtc_way
 
 PATH = "/v1/realtime"
 DEFAULT_SECRET_S = 600
@@ -79,10 +80,10 @@ async def _open(request: Request) -> Response:
         given = request.query_params.get("model") or str((session or {}).get("model") or "")
         agent = agent_of(gateway, grant, given, request.query_params.get("agent"))
         side = RealtimeSide(gateway, grant, agent, given[:128] or "voice-agent", session)
-        call = RtcCall(gateway, sdp, agent, side)
+        call = LineCall(gateway, side, agent, grant=grant)
         calls: asyncio.TaskGroup = request.app.state.calls
-        calls.create_task(call.run())
-        answer = await call.answer
+        calls.create_task(call.run(rtc_way(gateway, side, sdp)))
+        answer = (await call.answer)["sdp"]
     except (ProtocolError, VoiceAgentError, ClientDisconnect) as error:
         return _refused(error)
     headers = {"location": f"{PATH}/calls/{side.call_id}"}

@@ -26,6 +26,7 @@ class RealtimeSide:
     """One session; `gateway.rtc_side.RtcSide`."""
 
     channel = "oai-events"
+    resumes = False
     last_words = (
         json.dumps(
             {

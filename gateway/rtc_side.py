@@ -28,6 +28,8 @@ class RtcSide(Protocol):
 
     channel: str
     """The data channel's label."""
+    resumes: bool
+    """Whether the client knows how to come back to a call whose line was lost."""
 
     @property
     def last_words(self) -> Sequence[str]:
@@ -55,6 +57,7 @@ class PageSide:
     """The page of this server."""
 
     channel = "events"
+    resumes = True
     last_words = (
         json.dumps({"type": "error", "code": "VA494", "message": DIED, "fatal": True}),
         json.dumps({"type": "ended", "reason": EndReason.SERVER_ERROR.value}),
@@ -65,14 +68,11 @@ class PageSide:
         gateway: Gateway,
         agent: str | None,
         lead_ms: int = 0,
-        watch: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        """lead_ms: so far ahead of its playing is our sound sent. watch: sees every event before
-        the page is told."""
+        """lead_ms: so far ahead of its playing is our sound sent."""
         self._gateway = gateway
         self._agent = agent
         self._lead_ms = lead_ms
-        self._watch = watch
         self._call: CallPort | None = None
         self._tell: Tell = lambda text: None
         self._leave: Callable[[], None] = lambda: None
@@ -87,7 +87,6 @@ class PageSide:
 
     def on_event(self, event: Event) -> None:
         self._gateway.observe(event)
-        self._watch(event)
         if (data := page_event(event)) is not None:
             self._tell(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
 

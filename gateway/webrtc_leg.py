@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -25,7 +26,7 @@ from aiortc.mediastreams import MediaStreamError
 
 from voice_agent.clock import Clock
 from voice_agent.errors import InternalError, UsageError, VoiceAgentError
-from voice_agent.types import Frame, Pcm16
+from voice_agent.types import FRAME_MS, Frame, FrameFlag, Pcm16
 
 from .config import RtcNetwork
 from .media.jitter import JitterBuffer
@@ -45,9 +46,11 @@ CLOCK_RATE = 48_000
 TICK = CLOCK_RATE // 50
 TIME_BASE = Fraction(1, CLOCK_RATE)
 SEND_QUEUE = 15  # packets (300 ms); more means that the transport is stuck
-TEXT_QUEUE = 256  # texts waiting for the data channel to open
+TEXT_QUEUE = 1024  # texts waiting for the data channel to open
 TEXT_BYTES = 1 << 20  # unsent on the data channel: the client is gone or stuck
 MEDIA_IDLE_S = 10.0
+LOST_TICKS = 40  # without a packet (800 ms): of a line that can be resumed, our voice waits
+DRY_TICKS = 5  # without a packet what is not there is no silence of the caller's
 
 
 class OpusTrack(MediaStreamTrack):  # type: ignore[misc]
@@ -89,13 +92,26 @@ class OpusTrack(MediaStreamTrack):  # type: ignore[misc]
 class PacketSink:
     """Takes the place of aiortc's jitter buffer: packets go to us, nothing goes to its decoder."""
 
-    def __init__(self, receiver: OpusReceiver, clock: Clock) -> None:
+    def __init__(
+        self,
+        receiver: OpusReceiver,
+        clock: Clock,
+        on_return: Callable[[], None] = lambda: None,
+    ) -> None:
+        """on_return: packets come again after LOST_TICKS without one."""
         self._receiver = receiver
         self._clock = clock
+        self._on_return = on_return
         self.last_s = clock.now()
+        self.any = False
+        self.dry_ticks = 0
+        """Of the clock, since the last packet: a stall of this process is none of the line."""
 
     def add(self, packet: Any) -> tuple[bool, None]:
         self.last_s = self._clock.now()
+        dry, self.dry_ticks, self.any = self.dry_ticks, 0, True
+        if dry >= LOST_TICKS:
+            self._on_return()
         self._receiver.add(packet.timestamp, packet.payload, self.last_s * 1000.0)
         return False, None
 
@@ -128,7 +144,8 @@ class RtcLeg:
     """Owns one peer connection from offer to close; a `gateway.workers.host.Leg`.
 
     Silence is not sent where the offer asks for that (`usedtx=1`).
-    open: {"sdp": the offer, "channel": label of the data channel that texts go over}.
+    open: {"sdp": the offer, "channel": label of the data channel that texts go over, "resumes":
+    whether the call outlives the line}.
     """
 
     def __init__(self, tell: Tell, clock: Clock, network: RtcNetwork) -> None:
@@ -139,7 +156,8 @@ class RtcLeg:
         self._encoder: Encoder | None = None
         self._paused = False
         self._track = OpusTrack()
-        self._sink = PacketSink(self._receiver, clock)
+        self._sink = PacketSink(self._receiver, clock, self._returned)
+        self._resumes = self._dtx = False
         self._pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self._label = ""
         self._channel: Any = None
@@ -155,7 +173,8 @@ class RtcLeg:
         """{"sdp": the answer}. Raises UsageError VA463, CapacityError VA497 (ports)."""
         sdp = str(offer["sdp"])
         check_offer(sdp)
-        dtx = asks_for_dtx(sdp)
+        self._resumes = bool(offer.get("resumes"))
+        dtx = self._dtx = asks_for_dtx(sdp)
         self._encoder = Encoder(dtx=dtx)
         self._label = str(offer.get("channel", "events"))
         pc = self._pc
@@ -195,12 +214,23 @@ class RtcLeg:
             self._over = True
             self._tell("gone", why="lost")
 
+    def _returned(self) -> None:
+        if self._resumes and not self._over:
+            self._tell("back")
+
     # ------------------------------------------------------------ sound
 
     def frame(self) -> Frame:
         if self._clock.now() - self._sink.last_s > MEDIA_IDLE_S:
             self._lost()
-        return self._receiver.frame()
+        frame, sink = self._receiver.frame(), self._sink
+        if not self._resumes or not sink.any:
+            return frame
+        sink.dry_ticks += 1
+        if sink.dry_ticks == LOST_TICKS:
+            self._tell("lost", ms=LOST_TICKS * FRAME_MS)
+        missing = sink.dry_ticks > DRY_TICKS and frame.flag is FrameFlag.SILENCE and not self._dtx
+        return Frame(frame.pcm, FrameFlag.CONCEALED) if missing else frame
 
     def send(self, pcm: Pcm16) -> None:
         assert self._encoder is not None

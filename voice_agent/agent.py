@@ -103,8 +103,21 @@ class Call:
         self._turns.echo, self._turns.echo_note = echo, note
 
     def play_on(self, player: Sounding) -> None:
-        """Our sound leaves through a player elsewhere; set before `run`. Raises InternalError."""
+        """Our sound leaves through another player from now on, a reply from its cut word."""
         self._turns.mouth.play_on(player)
+
+    def line_lost(self, unheard_ms: int = 0) -> None:
+        """The caller can't be reached for now: the call waits, nothing is said into the void and no
+        silence is taken for theirs. unheard_ms: of what left, the last so much did not arrive."""
+        if not self._turns.line_lost:
+            self._turns.lose_line(unheard_ms)
+
+    def line_back(self) -> None:
+        """The call goes on, and a reply with it, from the start of the word that was cut. A player
+        elsewhere is set before (`play_on`)."""
+        if self._turns.line_lost:
+            self._silence.answered(self._clock.now())
+            self._turns.regain_line()
 
     def tick(self) -> Tick:
         """The next 20 ms for the caller, silence included. Called once per 20 ms of playback."""
@@ -549,10 +562,13 @@ class Call:
             self._turns.mouth.watch(now)
             self._turns.hearing.watch(now)
             self._turns.watch.look()
-            if self._end_reason is None:
+            if self._end_reason is not None:
+                if now - self._turns.mouth.ticked_s > LAST_WORDS_S:
+                    self.hang_up(self._end_reason)
+            elif self._turns.line_lost:
+                self._silence.answered(now)
+            else:
                 self._look_at_silence(now)
-            elif now - self._turns.mouth.ticked_s > LAST_WORDS_S:
-                self.hang_up(self._end_reason)
 
     def _look_at_silence(self, now: float) -> None:
         turns, reply = self._turns, self._turns.mouth.reply

@@ -53,6 +53,7 @@ class Ear:
         self.dropped_frames = 0
         self.utterance: Utterance | None = None
         self.muted = False
+        self.lost = False  # the line is: nothing is heard, and media time stands still
         self._loudest = 0.0  # mean square of the loudest window of the speech being heard
         self._spoken = 0.0  # that of the speech heard last
         self._usual_db: float | None = None  # of the caller's turns
@@ -72,6 +73,8 @@ class Ear:
             raise ValueError(
                 f"a frame is int16 [{IN_FRAME}], got {frame.pcm.dtype} {frame.pcm.shape}"
             )
+        if self.lost:
+            return
         if len(self._inbox) >= INBOX_FRAMES:
             self._inbox.popleft()
             self.dropped_frames += 1
@@ -103,7 +106,7 @@ class Ear:
                 await self._wake.wait()
         except TimeoutError:
             stalled = self._clock.now() - self._last_arrival_s > STALL_S
-            if stalled and self.endpointer.in_speech:
+            if stalled and self.endpointer.in_speech and not self.lost:
                 for _ in range(25):
                     self._inbox.append(Frame(SILENT_IN, FrameFlag.SILENCE))
                 self._arrived += 25 * IN_FRAME
@@ -157,8 +160,15 @@ class Ear:
         self.endpointer.prepare(False)
         self.poll()
 
+    def line_back(self) -> None:
+        self.lost = False
+        self._last_arrival_s = self._clock.now()
+        self.poll()
+
     def poll(self) -> None:
         """End the turn now if what is newly known says so."""
+        if self.lost:
+            return
         for edge in self.endpointer.poll():
             self._on_edge(edge)
 

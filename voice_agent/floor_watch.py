@@ -37,6 +37,9 @@ class FloorWatch:
 
     def look(self) -> None:
         now = self._clock.now()
+        if self._turns.line_lost:
+            self._held_s = None
+            return
         self._look_at_hold(now)
         self._look_at_guard(now)
         if self._keys and (self._keys.endswith(LAST_KEY) or now - self._key_s >= KEY_PAUSE_S):

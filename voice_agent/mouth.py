@@ -129,6 +129,18 @@ class Mouth:
     def resume(self) -> None:
         self._playout.resume()
 
+    def line_lost(self, unheard_ms: int) -> None:
+        """What left in the last `unheard_ms` did not arrive; nothing moves until `line_back`."""
+        heard = self._playout.line_lost(self._lead + unheard_ms * OUT_RATE // 1000)
+        if self.reply is not None:
+            self._chars_heard = min(self._chars_heard, heard.chars)
+        elif self._said is not None and not self._cut_short and self._playout.is_last(self._last):
+            self._said = self._turns.conversation.truncate(self._said, heard.chars)
+
+    def line_back(self) -> None:
+        self._sound_by_s = self._clock.now() + self._stack.answer_within_s
+        self._playout.line_back()
+
     def playing_behind(self, ms: int) -> None:
         """The client says how much later than sent our sound leaves its loudspeaker."""
         self._lead = max(0, min(ms, MAX_BEHIND_MS)) * OUT_RATE // 1000
@@ -501,7 +513,7 @@ class Mouth:
         reply = self.reply
         if reply is None:
             return
-        held = self._turns.state.floor is tm.Floor.HELD
+        held = self._turns.state.floor is tm.Floor.HELD or self._turns.line_lost
         if self._sounded and (held or self._playout.buffered_s > 0):
             self._sound_by_s = now_s + self._stack.answer_within_s
         elif not held and now_s >= self._sound_by_s:

@@ -8,7 +8,7 @@ that is elsewhere, and keeps what the samples mean.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,7 +130,9 @@ class Sound:
 class Player:
     """Plays what it is given; see `Sounding`."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_cut: Callable[[], None] = lambda: None) -> None:
+        """on_cut: told when a reply is flushed that was not over."""
+        self._on_cut = on_cut
         self._reply = NO_REPLY
         self._sound = Sound()
         self._position = 0
@@ -174,9 +176,12 @@ class Player:
 
     def flush(self, reply: int) -> None:
         if reply == self._reply:
+            cut = not self._over
             self._reply = NO_REPLY
             self._over = True
             self._sound.clear()
+            if cut:
+                self._on_cut()
 
     def tick(self) -> Played:
         if self._over:

@@ -23,6 +23,8 @@ HEARD_FRACTION = 0.6
 HISTORY_TICKS = 256
 HOLE_TICKS = 3
 """Without sound in the middle of a reply: over 40 ms, which is heard."""
+KEPT = HISTORY_TICKS * OUT_FRAME
+"""Samples that stay here after they have left (5 s): a line that is lost is noticed later."""
 KEPT_REPLIES = 4
 _ALL = 1 << 62
 
@@ -94,7 +96,7 @@ class _Line:
         self.sound = Sound()
         self.position = 0
         self.furthest = 0
-        self.words: deque[tuple[int, int]] = deque()  # [start, end) not yet played to the end
+        self.words: deque[tuple[int, int]] = deque()  # [start, end) of what is kept and what comes
         self.clause: int | None = None
         self.clause_start = 0
         self.last_end = 0
@@ -131,13 +133,19 @@ class _Line:
         self.started = self.started or position > self.position
         self.position = position
         self.furthest = max(self.furthest, position)
-        while self.words and self.words[0][1] <= position:
+        done = position - KEPT
+        while self.words and self.words[0][1] <= done:
             self.words.popleft()
-        self.sound.drop_before(min(position, self.words[0][0]) if self.words else position)
+        self.sound.drop_before(min(done, self.words[0][0]) if self.words else done)
+
+    def take_back(self, position: int) -> None:
+        """Nothing after `position` was heard."""
+        self.furthest = min(self.furthest, position)
+        self.position = max(min(self.position, position), self.sound.base)
 
     def rewind_to_cut_word(self) -> None:
-        if self.words and self.words[0][0] < self.position:
-            self.position = max(self.words[0][0], self.sound.base)
+        start = next((start for start, end in self.words if end > self.position), self.position)
+        self.position = max(min(start, self.position), self.sound.base)
 
 
 class Playout:
@@ -154,14 +162,26 @@ class Playout:
         self._history: deque[int] = deque(maxlen=HISTORY_TICKS)
         self._held = False
         self._held_ticks = 0
+        self._gain = 1.0
+        self._lost = False
         self.late_pieces = 0
         self.underrun_ticks = 0
 
     def play_on(self, player: Sounding) -> None:
-        """From now on by this player. Raises InternalError while a reply is being played."""
-        if self._line is not None:
-            raise InternalError("the player of a call cannot change while it speaks")
-        self._player = player
+        """From now on by this player; a reply goes on there from the start of the cut word."""
+        self._player, old, line = player, self._player, self._line
+        if line is None:
+            return
+        old.flush(line.reply.n)
+        player.begin(line.reply.n)
+        if not self._lost:
+            self._go_on(line)
+        if line.ended:
+            player.end(line.reply.n, line.total)
+        if self._held:
+            player.hold()
+        elif self._gain != 1.0:
+            player.duck(self._gain)
 
     # --- what is said
 
@@ -172,7 +192,7 @@ class Playout:
         self._line = _Line(reply)
         self._recent.append(self._line)
         self._history.clear()
-        self._held, self._held_ticks = False, 0
+        self._held, self._held_ticks, self._gain = False, 0, 1.0
         self._player.begin(reply.n)
 
     def push(self, reply: ReplyId, clause: Clause, piece: AudioPiece) -> None:
@@ -194,6 +214,8 @@ class Playout:
     # --- what is heard
 
     def tick(self) -> Tick:
+        if self._lost:
+            return NOTHING
         played, line = self._player.tick(), self._line
         tick = NOTHING
         if line is not None and played.reply == line.reply.n:
@@ -227,21 +249,42 @@ class Playout:
 
     def resume(self) -> None:
         """Go on at full gain; after more than 150 ms of hold from the start of the cut word."""
-        held, self._held = self._held, False
+        held, self._held, self._gain = self._held, False, 1.0
         line = self._line
         if held and line is not None and self._held_ticks * FRAME_MS > REPLAY_AFTER_MS:
-            line.rewind_to_cut_word()
-            at = line.position
-            self._player.seek(line.reply.n, at)
-            for part in line.sound.parts(at):
-                self._player.play(line.reply.n, at, part)
-                at += len(part)
+            self._go_on(line)
         self._player.resume()
+
+    def _go_on(self, line: _Line) -> None:
+        """From the start of the cut word."""
+        line.rewind_to_cut_word()
+        at = line.position
+        self._player.seek(line.reply.n, at)
+        for part in line.sound.parts(at):
+            self._player.play(line.reply.n, at, part)
+            at += len(part)
+
+    def line_lost(self, unheard_samples: int) -> Heard:
+        """Nobody hears us: no tick moves anything until `line_back`. unheard_samples: of the last
+        sound that left, what did not arrive. Returns what was heard."""
+        heard = self.heard(unheard_samples)
+        if self._line is not None:
+            self._line.take_back(heard.samples)
+            self._history.extend([self._line.furthest] * HISTORY_TICKS)
+        self._lost = True
+        return heard
+
+    def line_back(self) -> None:
+        """Go on from the start of the cut word."""
+        self._lost = False
+        if self._line is not None:
+            self._go_on(self._line)
 
     def duck(self, gain: float) -> None:
         """Play at `gain` (0 to 1) until `resume`. Raises ValueError outside that range."""
         if not 0.0 <= gain <= 1.0:
             raise ValueError(f"gain {gain} is not between 0 and 1")
+        self._gain = gain
         self._player.duck(gain)
 
     def flush(self, reply: ReplyId, lead_samples: int = 0) -> Heard:
@@ -249,7 +292,7 @@ class Playout:
         `heard`. Flushing a reply that is not being played changes nothing."""
         line = self._line
         if line is None or line.reply != reply:
-            return self.heard(lead_samples) if self._is_last(reply) else self.heard_at(reply, _ALL)
+            return self.heard(lead_samples) if self.is_last(reply) else self.heard_at(reply, _ALL)
         heard = self.heard(lead_samples)
         self._player.flush(reply.n)
         line.sound.clear()
@@ -258,7 +301,8 @@ class Playout:
         self._held, self._held_ticks = False, 0
         return heard
 
-    def _is_last(self, reply: ReplyId) -> bool:
+    def is_last(self, reply: ReplyId | None) -> bool:
+        """Whether none was begun after it."""
         return bool(self._recent) and self._recent[-1].reply == reply
 
     def _played(self, lead_samples: int) -> int:
@@ -297,7 +341,7 @@ class Playout:
 
     @property
     def words_heard(self) -> int:
-        """Spoken words of the current (or last) reply that were heard; never decreases in it."""
+        """Spoken words of the current (or last) reply that were heard."""
         if not self._recent:
             return 0
         line = self._recent[-1]

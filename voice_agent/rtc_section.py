@@ -48,6 +48,8 @@ class RtcConfig(Section):
     public_address: str = ""
     """IPv4 that clients are told to send to, where a NAT maps it to this machine."""
     ice_servers: tuple[IceServerConfig, ...] = ()
+    hold_s: float = Field(default=30.0, ge=0, le=300)
+    """A call of the page waits so long for it when the connection was lost; 0: it ends at once."""
 
     @field_validator("ports")
     @classmethod

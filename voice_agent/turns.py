@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from . import logs
 from . import turn as tm
 from .context import Prompt
-from .decisions import explain
+from .decisions import Decision, Reason, explain
 from .ear import Ear
 from .endpointing import Edge, EdgeKind, Endpointer
 from .events import (
@@ -79,12 +79,18 @@ class Turns:
         self.voice_to_voice_ms: float | None = None
         self.echo = Echo.UNKNOWN  # of this line, and what the trace says about it
         self.echo_note = ""
+        self.line_lost = False
+        self._lost_s = 0.0
+        self._between: list[Decision] = []  # turns: told with the next one
         self.auto_response = True
         self._interruptible = True
         self.manual = False
 
     def trace_of(self, turn: TurnId) -> TurnTrace:
-        return self._traces.setdefault(turn.index, TurnTrace(turn))
+        if turn.index not in self._traces:
+            self._traces[turn.index] = TurnTrace(turn, decisions=self._between)
+            self._between = []
+        return self._traces[turn.index]
 
     def _on_edge(self, edge: Edge) -> None:
         if self.manual:
@@ -133,6 +139,33 @@ class Turns:
         for trace in (own, answered if answered is not own else None):
             if trace is not None:
                 trace.decided(decision)
+        self.call.emit(Decided(decision))
+
+    def lose_line(self, unheard_ms: int) -> None:
+        """Nothing is heard, said or decided by silence until `regain_line`."""
+        self.line_lost = self.ear.lost = True
+        self._lost_s = self._clock.now()
+        self._note_line("line_lost", {"unheard_ms": unheard_ms})
+        self.mouth.line_lost(unheard_ms)
+
+    def regain_line(self) -> None:
+        self.line_lost = False
+        gap_ms = round((self._clock.now() - self._lost_s) * 1000)
+        self._note_line("line_back", {"gap_ms": gap_ms})
+        self.mouth.line_back()
+        self.ear.line_back()
+
+    def _note_line(self, what: str, why: dict[str, Reason]) -> None:
+        """In the traces of the turn being heard and of the one being answered, else the next."""
+        turn, reply = self.state.turn, self.mouth.reply
+        decision = Decision(what, turn, self._clock.now(), "line", why)
+        heard = self._traces.get(self.hearing.turn.index) if self.hearing.turn else None
+        answered = reply.trace if reply is not None else None
+        traces = [trace for trace in (heard, answered) if trace is not None]
+        for trace in traces[: 1 if heard is answered else 2]:
+            trace.decided(decision)
+        if not traces:
+            self._between.append(decision)
         self.call.emit(Decided(decision))
 
     def _do(self, effect: tm.Effect) -> None:

@@ -1,6 +1,6 @@
 // Wires the page: one button, one call at a time, every failure said in words with a way out.
 
-import { Call, CallError } from "./call.js";
+import { Call, CallError, leave } from "./call.js";
 import { Meters } from "./meters.js";
 import { Pass } from "./pass.js";
 import { SocketCall } from "./socket_call.js";
@@ -10,6 +10,7 @@ import { t, translate } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const RETRY_S = [1, 2, 4, 8];
+const RESUME_S = 1; // between two attempts to go on with a call
 const FIRST_ANSWER = "thinking";
 
 const ENDINGS = ["agent_goodbye", "idle_timeout", "max_duration", "operator_hung_up",
@@ -18,6 +19,7 @@ const ENDINGS = ["agent_goodbye", "idle_timeout", "max_duration", "operator_hung
 translate();
 const pass = new Pass();
 let call = null;
+let held = null; // of a call without a line, between two attempts to go on with it
 let ended = "";
 let lastFault = null;
 let attempts = 0;
@@ -44,7 +46,7 @@ function show(state, words = t(state)) {
   $("status").textContent = sound.muted && state === "listening" ? t("muted") : words;
   const live = !["idle", "ended"].includes(state);
   $("talk-label").textContent = t(live ? "end" : "start");
-  $("during").hidden = !live || ["connecting", "retrying"].includes(state);
+  $("during").hidden = !live || ["connecting", "retrying", "resuming"].includes(state);
 }
 
 function notice(title, text = "", { steps = [], action = "", run = null } = {}) {
@@ -121,6 +123,11 @@ async function start() {
   $("welcome").hidden = true;
   $("agent").disabled = true;
   show(attempts ? "retrying" : "connecting");
+  connect();
+}
+
+// back: of a call to go on with.
+function connect(back = null) {
   const mine = (call = new (bySocket ? SocketCall : Call)({
     event: onEvent,
     input: (stream) => meters.attach("input", stream),
@@ -132,20 +139,27 @@ async function start() {
     connected: () => {
       attempts = 0;
       show("listening");
-      sound.begin();
+      if (!back) sound.begin();
     },
-    closed: (error) => mine === call && finished(error),
-  }));
+    closed: (error, kept) => mine === call && finished(error, kept),
+  }, back));
+  mine.muted = !!back && sound.muted;
   mine.start($("agent").value, pass.headers, sound.microphone).catch((error) => mine.close(
     error instanceof CallError ? error : new CallError("refused", error.message),
   ));
 }
 
-function finished(error) {
+function finished(error, back) {
   const wasLive = !["connecting", "retrying"].includes(document.body.dataset.state);
   call = null;
   meters.stop();
   $("voice").srcObject = null;
+  if (back && !ended && performance.now() < back.until) {
+    resume(error, back);
+    return;
+  }
+  if (back) drop(back);
+  if (back && !ended) error = new CallError("gone", "");
   $("agent").disabled = false;
   if (ended || !error) {
     attempts = 0;
@@ -154,6 +168,28 @@ function finished(error) {
     return;
   }
   explain(error, wasLive);
+}
+
+// The server keeps the call for a while: another line goes on with it.
+function resume(error, back) {
+  calm();
+  show("resuming");
+  if (error.kind === "no-media") bySocket = true;
+  held = back;
+  const wait = error.kind === "lost" ? 0 : Math.max(RESUME_S, error.retryAfter);
+  timer = setTimeout(tryAgain, wait * 1000);
+}
+
+function tryAgain() {
+  if (!held) return;
+  const back = held;
+  held = null;
+  clearTimeout(timer);
+  connect(back);
+}
+
+function drop(back) {
+  for (const track of back.stream?.getTracks() || []) track.stop();
 }
 
 const again = { action: t("again"), run: () => { attempts = 0; start(); } };
@@ -188,6 +224,7 @@ function explain(error, wasLive) {
       bySocket = true;
       start();
       break;
+    case "gone": notice(t("lost"), t("lost_for_good"), again); break;
     case "lost":
     case "unreachable":
       retry(error, wasLive);
@@ -195,6 +232,29 @@ function explain(error, wasLive) {
     default:
       notice(t("refused"), error.message, again);
   }
+}
+
+// In the queue until a line is kept for this page; where there is no queue, or none is left: again later.
+async function wait(error) {
+  const mine = ++queued;
+  let seen;
+  try {
+    if (!pass.good) await pass.get();
+    seen = await askForPlace(ticket, pass.headers);
+  } catch (refusal) {
+    if (mine === queued) countdown(refusal.kind === "full" ? refusal : error);
+    return;
+  }
+  if (mine !== queued) return;
+  ticket = seen.ticket;
+  if (!seen.place) {
+    start();
+    return;
+  }
+  notice(t("full"), placeInWords(seen), {
+    action: t("leave_line"), run: () => { calm(); ticket = ""; show("idle"); },
+  });
+  timer = setTimeout(() => wait(error), 1000 * seen.ask_s);
 }
 
 function countdown(error) {
@@ -230,6 +290,12 @@ function retry(error, wasLive) {
 function toggle() {
   if (call) {
     call.hangUp();
+  } else if (held) {
+    clearTimeout(timer);
+    leave(held.token);
+    drop(held);
+    held = null;
+    finished(null, null);
   } else if (document.body.dataset.state === "retrying") {
     calm();
     attempts = 0;
@@ -269,7 +335,7 @@ $("write-form").addEventListener("submit", (event) => {
   show(FIRST_ANSWER);
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && call) call.hangUp();
+  if (event.key === "Escape" && (call || held)) toggle();
 });
 $("key-form").addEventListener("submit", async (event) => {
   event.preventDefault();
@@ -277,7 +343,12 @@ $("key-form").addEventListener("submit", async (event) => {
   $("key").value = "";
   if (await admitted(key)) $("talk").focus();
 });
-window.addEventListener("pagehide", () => call?.hangUp());
+window.addEventListener("pagehide", () => {
+  const token = (call || held)?.token;
+  call?.hangUp();
+  if (token) leave(token); // what is sent over the line may not leave any more
+});
+window.addEventListener("online", tryAgain);
 
 show("idle");
 if (!window.isSecureContext) explain(new CallError("insecure", ""), false);

@@ -4,7 +4,7 @@ import { Playback, delaysOf } from "./playback.js";
 
 export class CallError extends Error {
   // kind: insecure | no-microphone | microphone-denied | microphone-busy | key | full | refused |
-  //       unreachable | no-media (WebRTC can't connect) | lost
+  //       unreachable | no-media (WebRTC can't connect) | lost | gone (no call to come back to)
   constructor(kind, message, retryAfter = 0) {
     super(message);
     this.kind = kind;
@@ -13,7 +13,10 @@ export class CallError extends Error {
 }
 
 const CONNECT_MS = 10000;
+const RESUME_CONNECT_MS = 6000;
 const LOST_MS = 4000;
+const MOVE_MS = 1000; // a call that is kept moves to another line rather than wait for this one
+const PASSING = ["lost", "unreachable", "no-media", "full"]; // another attempt may succeed
 const TAIL_MS = 450;
 
 async function microphone(device) {
@@ -37,15 +40,11 @@ async function microphone(device) {
   }
 }
 
-async function exchange(offer, agent, pass) {
+async function exchange(path, offer, pass) {
   const headers = { "content-type": "application/json", ...pass };
   let response;
   try {
-    response = await fetch("rtc/offer", {
-      method: "POST",
-      headers,
-      body: JSON.stringify({ type: offer.type, sdp: offer.sdp, agent: agent || undefined }),
-    });
+    response = await fetch(path, { method: "POST", headers, body: JSON.stringify(offer) });
   } catch {
     throw new CallError("unreachable", "The server does not answer.");
   }
@@ -53,6 +52,7 @@ async function exchange(offer, agent, pass) {
   if (response.ok) return body;
   const message = body.error?.message || `The server answered ${response.status}.`;
   if (response.status === 401) throw new CallError("key", message);
+  if (response.status === 410) throw new CallError("gone", message);
   if (response.status === 503) {
     throw new CallError("full", message, Number(response.headers.get("retry-after")) || 10);
   }
@@ -65,11 +65,22 @@ async function iceServers(pass) {
   return response?.ok ? (await response.json()).iceServers : [];
 }
 
+// Hangs up a call that has no line to say it over, or may not have one for long enough.
+export function leave(token) {
+  const body = JSON.stringify({ type: "hangup", resume: token });
+  navigator.sendBeacon("rtc/resume", new Blob([body], { type: "application/json" }));
+}
+
 export class Call {
-  // on: {event(data), input(stream), output(stream), connected(), closed(errorOrNull),
+  // on: {event(data), input(stream), output(stream), connected(), closed(errorOrNull, backOrNull),
   //      outputLatency() -> s}
-  constructor(on) {
+  // back: of a call that lost its line, as `closed` gave it: {token, seen, silentMs, until, stream,
+  //       servers}; its place is taken
+  constructor(on, back = null) {
     this.on = on;
+    this.back = back;
+    this.token = back?.token; // opens this call again, once
+    this.seen = back?.seen || 0; // texts of the server's
     this.live = false; // it was connected
     this.closed = false;
     this.muted = false;
@@ -80,31 +91,55 @@ export class Call {
     if (!window.RTCPeerConnection) throw new CallError("no-media", "");
     await this.open(device);
     if (this.closed) return this.release();
-    const servers = await iceServers(pass);
+    this.servers = this.back?.servers || await iceServers(pass);
     if (this.closed) return this.release();
-    const pc = (this.pc = new RTCPeerConnection({ iceServers: servers }));
+    const pc = (this.pc = new RTCPeerConnection({ iceServers: this.servers }));
     this.channel = pc.createDataChannel("events");
+    this.channel.onopen = () => this.tellMute();
     this.channel.onmessage = (message) => this.receive(JSON.parse(message.data));
     this.playback = new Playback(
       () => delaysOf(pc), (message) => this.send(message), this.on.outputLatency,
+      () => this.token && this.close(new CallError("lost", "")),
     );
     this.sender = pc.addTrack(this.stream.getAudioTracks()[0], this.stream);
     pc.ontrack = (event) => this.on.output(event.streams[0] || new MediaStream([event.track]));
     pc.onconnectionstatechange = () => this.watch();
-    this.timer = setTimeout(() => this.close(new CallError("no-media", "")), CONNECT_MS);
+    const patience = this.back ? RESUME_CONNECT_MS : CONNECT_MS;
+    this.timer = setTimeout(() => this.close(new CallError("no-media", "")), patience);
     try {
       await pc.setLocalDescription(await pc.createOffer());
       await this.gathered();
-      const answer = await exchange(pc.localDescription, agent, pass);
+      const answer = await this.ask(pc.localDescription, agent, pass);
+      this.keep(answer);
       if (this.closed) return;
-      await pc.setRemoteDescription(answer);
+      await pc.setRemoteDescription({ type: answer.type, sdp: answer.sdp });
     } catch (error) {
       this.close(error instanceof CallError ? error : new CallError("refused", error.message));
     }
   }
 
+  ask({ type, sdp }, agent, pass) {
+    const { back } = this;
+    if (!back) {
+      return exchange("rtc/offer", { type, sdp, agent: agent || undefined }, pass);
+    }
+    const silent = Math.round(back.silentMs);
+    return exchange(
+      "rtc/resume", { type, sdp, resume: back.token, seen: back.seen, silent_ms: silent }, {},
+    );
+  }
+
+  // What opens the call again, and how long it waits without a line.
+  keep({ resume, hold_s: seconds }) {
+    if (!resume) return;
+    this.token = resume;
+    this.holdMs = 1000 * seconds;
+  }
+
   async open(device) {
-    const stream = await microphone(device);
+    const kept = this.back?.stream;
+    if (kept) this.back.stream = null;
+    const stream = kept?.active ? kept : await microphone(device);
     for (const track of this.stream?.getTracks() || []) {
       track.onended = null;
       track.stop();
@@ -131,6 +166,11 @@ export class Call {
     this.send({ type: "mute", on });
   }
 
+  // On a new line: of a call that goes on, the button may have been pressed meanwhile.
+  tellMute() {
+    if (this.muted || this.back) this.send({ type: "mute", on: this.muted });
+  }
+
   write(text) {
     return this.send({ type: "text", text });
   }
@@ -150,7 +190,8 @@ export class Call {
       this.connected();
     } else if (state === "disconnected") {
       clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.close(new CallError("lost", "")), LOST_MS);
+      const patience = this.token ? MOVE_MS : LOST_MS;
+      this.timer = setTimeout(() => this.close(new CallError("lost", "")), patience);
     } else if (state === "failed" || state === "closed") {
       this.close(new CallError(this.live ? "lost" : "no-media", ""));
     }
@@ -158,14 +199,16 @@ export class Call {
 
   connected() {
     clearTimeout(this.timer);
+    if (this.live) return;
     this.live = true;
     this.playback.start();
-    if (this.muted) this.send({ type: "mute", on: true });
     this.on.connected();
   }
 
   receive(data) {
     if (this.closed) return;
+    if (data.type === "line") return this.keep(data);
+    this.seen += 1;
     this.on.event(data);
     if (data.type === "ended") {
       clearTimeout(this.timer);
@@ -185,6 +228,7 @@ export class Call {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.close(null), 150); // let it leave
     } else {
+      if (this.token) leave(this.token);
       this.close(null);
     }
   }
@@ -193,15 +237,25 @@ export class Call {
     if (this.closed) return;
     this.closed = true;
     clearTimeout(this.timer);
-    this.release();
-    this.on.closed(error);
+    const back = this.kept(error);
+    this.release(back);
+    this.on.closed(error, back);
   }
 
-  release() {
+  // What another line needs to go on with the call; null: it does not outlive this one.
+  kept(error) {
+    if (!this.token || !(this.live || this.back) || !PASSING.includes(error?.kind)) return null;
+    const { token, seen, servers } = this;
+    const stream = this.stream || this.back?.stream;
+    const lost = { silentMs: this.playback?.silentMs || 0, until: performance.now() + this.holdMs };
+    return { ...(this.live ? lost : this.back), token, seen, servers, stream };
+  }
+
+  release(back = null) {
     this.playback?.stop();
     for (const track of this.stream?.getTracks() || []) {
       track.onended = null;
-      track.stop();
+      if (!back) track.stop();
     }
     if (this.pc) {
       this.pc.onconnectionstatechange = null;

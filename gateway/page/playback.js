@@ -3,6 +3,7 @@
 
 const REPORT_MS = 250;
 const CHANGE_MS = 5;
+const QUIET_MS = 2000; // without a packet of a line that always carries some: it is lost
 
 // A delay that is told as two sums since the start (seconds of all samples, samples): the mean over
 // the newest samples, in ms.
@@ -27,6 +28,7 @@ export async function delaysOf(pc) {
   for (const stat of (await pc.getStats()).values()) {
     if (stat.type === "inbound-rtp" && stat.kind === "audio") {
       found.buffer = [stat.jitterBufferDelay, stat.jitterBufferEmittedCount];
+      found.packets = stat.packetsReceived;
     } else if (stat.type === "media-playout") {
       found.output = [stat.totalPlayoutDelay, stat.totalSamplesCount];
     }
@@ -35,9 +37,13 @@ export async function delaysOf(pc) {
 }
 
 export class Playback {
-  // delays(): {buffer: [seconds of all samples, samples], output: likewise}, both optional;
-  // send(message): to the server; outputLatency() -> s, where `delays` doesn't have it
-  constructor(delays, send, outputLatency) {
+  // delays(): {buffer: [seconds of all samples, samples], output: likewise, packets}, all optional;
+  // send(message): to the server; outputLatency() -> s, where `delays` doesn't have it; quiet():
+  // nothing comes any more
+  constructor(delays, send, outputLatency, quiet) {
+    this.quiet = quiet || (() => {});
+    this.packets = 0;
+    this.heardAt = 0;
     this.delays = delays;
     this.send = send;
     this.outputLatency = outputLatency || (() => 0);
@@ -48,7 +54,15 @@ export class Playback {
   }
 
   start() {
-    this.timer ||= setInterval(() => this.report().catch(() => this.stop()), REPORT_MS);
+    this.timer ||= setInterval(async () => {
+      await this.report().catch(() => {}); // statistics may end before the call does
+      if (this.silentMs > QUIET_MS) this.quiet();
+    }, REPORT_MS);
+  }
+
+  // Since the last packet was seen, if there was any.
+  get silentMs() {
+    return this.heardAt && performance.now() - this.heardAt;
   }
 
   stop() {
@@ -56,7 +70,11 @@ export class Playback {
   }
 
   async report() {
-    const { buffer, output } = await this.delays();
+    const { buffer, output, packets } = await this.delays();
+    if (packets > this.packets) {
+      this.packets = packets;
+      this.heardAt = performance.now();
+    }
     if (buffer) this.buffer.next(...buffer);
     if (output) this.output.next(...output);
     if (!this.buffer.count) return; // nothing has been played yet

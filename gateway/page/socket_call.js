@@ -6,7 +6,10 @@ import { Playback } from "./playback.js";
 
 const CONNECT_MS = 10000;
 const STUCK_BYTES = 128000; // four seconds of the caller's sound that can't leave
+const CLOSE_LEFT = 1000;
 const CLOSE_FULL = 1013;
+const CLOSE_MOVING = 4000; // ours: another line will go on with the call
+const CLOSE_GONE = 4410; // there is no call to go on with
 const CUT = ["interrupted", "cancelled"];
 
 export class SocketCall extends Call {
@@ -16,7 +19,9 @@ export class SocketCall extends Call {
     this.timer = setTimeout(() => this.close(silent()), CONNECT_MS);
     await this.prepare();
     if (this.closed) return this.release();
-    const socket = (this.socket = new WebSocket(address(agent), protocols(pass)));
+    const socket = (this.socket = this.back
+      ? new WebSocket(address("rtc/resume", { seen: this.back.seen }), protocols(PASS, this.token))
+      : new WebSocket(address("rtc/socket", { agent }), protocols(KEY, token(pass))));
     socket.binaryType = "arraybuffer";
     socket.onmessage = ({ data }) => {
       if (typeof data === "string") this.receive(JSON.parse(data));
@@ -71,15 +76,23 @@ export class SocketCall extends Call {
 
   receive(data) {
     if (this.closed) return;
-    if (data.type === "started") this.connected();
+    const first = this.back ? "line" : "started";
     if (data.type === "done" && CUT.includes(data.status)) this.line.port.postMessage(null);
+    if (data.type === "line" && "gap_ms" in data) this.line.port.postMessage(null); // said again
     if (data.type === "ended") this.ended = true;
     super.receive(data);
+    if (data.type === first) this.connected();
+  }
+
+  connected() {
+    if (!this.live) this.tellMute();
+    super.connected();
   }
 
   gone({ code, reason }) {
     if (this.ended) return; // the last words are still playing
     if (this.live) this.close(new CallError("lost", ""));
+    else if (code === CLOSE_GONE) this.close(new CallError("gone", reason));
     else if (code === CLOSE_FULL) this.close(new CallError("full", reason, 10));
     else this.close(reason ? new CallError("refused", reason) : silent());
   }
@@ -90,28 +103,35 @@ export class SocketCall extends Call {
     return true;
   }
 
-  release() {
-    super.release();
+  release(back = null) {
+    super.release(back);
     if (this.socket) {
       this.socket.onclose = this.socket.onmessage = null;
-      this.socket.close();
+      this.socket.close(back ? CLOSE_MOVING : CLOSE_LEFT); // without a code it would count as broken
     }
     if (this.line) this.line.port.onmessage = null;
     if (this.context?.state !== "closed") this.context?.close();
   }
 }
 
-function address(agent) {
-  const url = new URL("rtc/socket", document.baseURI);
+function address(path, query) {
+  const url = new URL(path, document.baseURI);
   url.protocol = url.protocol.replace("http", "ws");
-  if (agent) url.searchParams.set("agent", agent);
+  for (const [name, value] of Object.entries(query)) if (value) url.searchParams.set(name, value);
   return url;
 }
 
-// A browser can't send headers here: the token is offered as a sub-protocol, and not taken.
-function protocols(pass) {
-  const token = pass.authorization?.slice("Bearer ".length);
-  return ["voice-agent", ...(token ? [`openai-insecure-api-key.${token}`] : [])];
+// A browser can't send headers here: what opens the door is offered as a sub-protocol, and not
+// taken.
+const KEY = "openai-insecure-api-key.";
+const PASS = "voice-agent-resume.";
+
+function protocols(kind, secret) {
+  return ["voice-agent", ...(secret ? [kind + secret] : [])];
+}
+
+function token(pass) {
+  return pass.authorization?.slice("Bearer ".length);
 }
 
 function silent() {

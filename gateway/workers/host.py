@@ -77,9 +77,11 @@ class HostLine:
         self.leg = make_leg(self._tell)
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        self.connected = self.connected or kind == "connected"
+        self.connected = self.connected or kind in ("connected", "back")
         if kind == "held":  # on hold: no clock runs, ours stays where it is
             self.connected = not fields["on"]
+        if kind == "lost":  # nor while nothing arrives
+            self.connected = False
         self._link.tell(self.number, kind, **fields)
 
     def guard_against_echo(self, mode: EchoMode) -> None:

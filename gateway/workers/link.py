@@ -19,10 +19,12 @@ Messages down                              | up
 open {..}: what a transport needs          | opened {..}, refused {code, text, why}: to open
 begin {reply}                              | connected {..}: media flows, a record each tick
 end {reply, total}: `total` samples is all | gone {why}: the other side left, why: hung_up or lost
-hold, resume, seek {reply, at},            | text {text}: of the client's own channel
-  duck {gain}, flush {reply}: see Player   | echo {verdict, note}: of the line's echo guard
-text {text}: to the client's own channel   | ready {}, of line 0: the worker takes lines
-close {}                                   | closed {}: the line is no more
+hold, resume, seek {reply, at},            | lost {ms}, back {}: nothing arrives since so many ms,
+  duck {gain}, flush {reply}: see Player   |   and again; no records between the two
+text {text}: to the client's own channel   | text {text}: of the client's own channel
+close {}                                   | echo {verdict, note}: of the line's echo guard
+                                           | ready {}, of line 0: the worker takes lines
+                                           | closed {}: the line is no more
                                            | alive {late_ms}, of line 0: twice a second
 ------------------------------------------ | ----------------------------------------------------
 A transport adds its own (SIP: transfer, dtmf down; incoming, digit, held up).

@@ -4,6 +4,8 @@
 //
 // scenes: call (a whole conversation with a barge-in), behind, idle, full, key, insecure,
 //         socket (WebRTC can't connect: option webrtc is "blocked" or "missing"),
+//         resume (the connection is killed from outside during a reply: option fails, so many attempts to
+//         come back fail first), resume-late (it comes back too late),
 //         denied, lost, sound (muting, holding to talk, typing, volume), ops (somebody is on the line), ops-key
 
 import { readFile } from "node:fs/promises";
@@ -285,6 +287,40 @@ const scenes = {
     await page.keyboard.press("Enter");
     await page.waitForSelector("#figures div");
   },
+  resume: async () => {
+    let left = o.fails || 0;
+    await page.route("**/rtc/resume", (route) => (left-- > 0 ? route.abort() : route.continue()));
+    await page.click("#talk");
+    await page.waitForFunction(() => document.querySelector(".agent .heard")?.textContent.length > 20);
+    const calm = saw.console_errors.length;
+    await state("resuming");
+    saw.heard_before = (await texts(".agent .heard"))[0];
+    await shot("resuming");
+    saw.axe = await faults();
+    await state("listening", "hearing", "thinking", "speaking");
+    saw.console_errors.length = calm; // of attempts that were made to fail
+    saw.agent_rms = (await agentRms(1500)).rms;
+    await page.waitForFunction((n) => document.querySelector(".agent .heard").textContent.length > n + 20,
+      saw.heard_before.length);
+    saw.heard_after = (await texts(".agent .heard"))[0];
+    saw.replies = (await texts(".agent")).length;
+    saw.cut = (await texts(".agent.cut")).length;
+    saw.statuses = await page.evaluate(() => window.statuses);
+    await page.click("#talk");
+    await state("ended");
+    saw.ended = await status();
+  },
+  "resume-late": async () => {
+    await page.route("**/rtc/resume", (route) => route.abort());
+    await page.click("#talk");
+    await state("resuming");
+    await page.waitForSelector("#notice:not([hidden])");
+    saw.notice = await page.textContent("#notice");
+    saw.statuses = await page.evaluate(() => window.statuses);
+    saw.microphone_released = await page.evaluate(() => document.querySelector("#voice").srcObject === null);
+    await shot("resume-late");
+    saw.console_errors.length = 0; // of attempts that were made to fail
+  },
   lost: async () => {
     await page.route("**/rtc/offer", (route) => route.abort());
     await page.click("#talk");
@@ -301,7 +337,7 @@ try {
   if (o.scene === "insecure") {
     await page.addInitScript(() => Object.defineProperty(window, "isSecureContext", { value: false }));
   }
-  if (o.scene === "socket") {
+  if (["socket", "resume", "resume-late"].includes(o.scene)) {
     await page.addInitScript((webrtc) => {
       if (webrtc === "missing") delete window.RTCPeerConnection;
       window.statuses = [];

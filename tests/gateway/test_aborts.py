@@ -102,7 +102,7 @@ async def test_each_stage_is_left_behind(stage: str) -> None:
 
 async def test_peers_that_vanish_while_they_connect_leave_nothing() -> None:
     """Through ICE and DTLS: the peer is gone right after its answer, or once it talks."""
-    async with serving(ForgetfulStack(), connect_timeout_s=0.3) as server:
+    async with serving(ForgetfulStack(), connect_timeout_s=0.3, hold_s=0.3) as server:
 
         async def vanish(talks: bool) -> None:
             async with peer() as p:

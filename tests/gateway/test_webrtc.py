@@ -66,7 +66,7 @@ async def test_a_call_with_greeting_turn_and_barge_in() -> None:
 
 async def test_a_vanished_page_ends_the_call() -> None:
     stack = FakeStack()
-    async with serving(stack) as server:
+    async with serving(stack, hold_s=0.0) as server:
         async with peer() as p:
             await p.connect(server)
             await p.until("started")

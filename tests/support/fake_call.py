@@ -95,6 +95,9 @@ class FakeCall:
     mutes: list[bool] = field(default_factory=list)
     ended: EndReason | None = None
     underruns: int = 0
+    lost: bool = False
+    losses: list[int] = field(default_factory=list)
+    """unheard_ms of each."""
 
     def __post_init__(self) -> None:
         self._reply: FakeReply | None = None
@@ -139,6 +142,8 @@ class FakeCall:
     def hear(self, frame: Frame) -> None:
         assert frame.pcm.shape == (320,)
         assert frame.pcm.dtype == np.int16
+        if self.lost:
+            return
         self.heard.append(frame)
         self._uncommitted += 1
         loud = float(np.sqrt(np.mean(frame.pcm.astype(np.float64) ** 2))) > LOUD
@@ -221,9 +226,24 @@ class FakeCall:
         return self._reply.played if self._reply is not None else None
 
     def play_on(self, player: Sounding) -> None:
-        self._player = player
+        self._player, reply = player, self._reply
+        if reply is not None:
+            player.begin(reply.id.n)
+            player.seek(reply.id.n, reply.played)
+            rest = tone(reply.samples - reply.played, self.hz, reply.played)
+            player.play(reply.id.n, reply.played, rest)
+            player.end(reply.id.n, reply.samples)
+
+    def line_lost(self, unheard_ms: int = 0) -> None:
+        self.lost = True
+        self.losses.append(unheard_ms)
+
+    def line_back(self) -> None:
+        self.lost = False
 
     def tick(self) -> Tick:
+        if self.lost:
+            return Tick(SILENT_OUT)
         reply, played = self._reply, self._player.tick()
         if reply is None or played.reply != reply.id.n:
             return Tick(SILENT_OUT)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voice_agent.errors import InternalError
-from voice_agent.player import FADE_SAMPLES
-from voice_agent.playout import Heard, Playout, Tick
+from voice_agent.player import FADE_SAMPLES, Player
+from voice_agent.playout import KEPT, Heard, Playout, Tick
 from voice_agent.tts.base import AudioPiece, Clause, SpokenWord, WordTime
 from voice_agent.types import OUT_FRAME, OUT_RATE, Pcm16, ReplyId
 
@@ -391,7 +391,89 @@ def test_memory_is_freed_as_it_is_played() -> None:
         p.push(R1, c, AudioPiece(ramp(WORD), (word,), i == 99))
     for _ in range(400):
         p.tick()
-    assert p.retained_samples <= 21 * WORD
+    assert p.retained_samples <= 21 * WORD + KEPT
+
+
+def spoken(n: int = 40) -> Playout:
+    """Being said, in words of 100 ms."""
+    p = Playout()
+    c = clause(0, " ".join(["word"] * n))
+    p.begin(R1)
+    p.push(R1, c, whole(c))
+    p.end(R1)
+    return p
+
+
+def test_while_the_line_is_lost_nothing_moves_and_then_the_cut_word_is_said_again() -> None:
+    p = spoken()
+    ticks(p, 33)  # 60 % of the seventh word
+    assert p.line_lost(0) == Heard(7 * 5 - 1, 33 * OUT_FRAME)
+    assert not any(t.pcm.any() or t.reply for t in ticks(p, 50))
+    p.line_back()
+    assert p.tick().offset == 6 * WORD
+    got = ticks(p, 169)
+    assert got[-1].finished == R1
+    assert np.array_equal(got[-1].pcm, ramp(40 * WORD)[-OUT_FRAME:])
+
+
+def test_what_did_not_arrive_was_not_heard_and_is_said_again() -> None:
+    p = spoken()
+    ticks(p, 60)
+    heard = p.line_lost(40 * OUT_FRAME)  # of 12 words the last eight
+    assert heard == p.heard() == Heard(4 * 5 - 1, 20 * OUT_FRAME)
+    assert p.heard(5 * OUT_FRAME) == heard, "nothing of it is on its way any more"
+    p.line_back()
+    assert p.tick().offset == 4 * WORD
+    assert p.heard() == Heard(4 * 5 - 1, 21 * OUT_FRAME)
+
+
+@pytest.mark.parametrize("state", ["plain", "held", "ducked", "lost"])
+def test_a_reply_moves_to_another_player(state: str) -> None:
+    p, player = spoken(), Player()
+    ticks(p, 33)
+    if state == "held":
+        p.hold()
+    elif state == "ducked":
+        p.duck(0.25)
+    elif state == "lost":
+        p.line_lost(0)
+    old = p._player
+    p.play_on(player)
+    assert not old.tick().pcm.any(), "the one before is silent"
+    if state == "lost":
+        assert p.tick().reply is None
+        p.line_back()
+    tick = p.tick()
+    if state == "held":
+        assert not tick.audible
+        p.resume()
+        tick = p.tick()
+    assert tick.offset == 6 * WORD
+    top = int(np.abs(ticks(p, 1)[0].pcm).max())
+    want = ramp(40 * WORD)[6 * WORD + OUT_FRAME : 6 * WORD + 2 * OUT_FRAME].max()
+    assert top == pytest.approx(want * (0.25 if state == "ducked" else 1.0), rel=0.01)
+    assert ticks(p, 168)[-1].finished == R1
+
+
+def test_what_comes_while_the_line_is_lost_is_said_after_it() -> None:
+    p = Playout()
+    p.line_lost(0)
+    p.begin(R1)
+    c = clause(0, "one two")
+    p.push(R1, c, whole(c))
+    p.end(R1)
+    ticks(p, 5)
+    p.line_back()
+    assert np.array_equal(sound(ticks(p, 10)), ramp(2 * WORD))
+
+
+def test_a_reply_can_be_cut_while_the_line_is_lost() -> None:
+    p = spoken()
+    ticks(p, 33)
+    p.line_lost(0)
+    assert p.flush(R1) == Heard(7 * 5 - 1, 33 * OUT_FRAME)
+    p.line_back()
+    assert not any(t.pcm.any() for t in ticks(p, 5))
 
 
 def cut(n: int, data: st.DataObject) -> list[int]:
@@ -480,5 +562,5 @@ def test_half_an_hour_of_speech_stays_small() -> None:
         c = clause(i, "word ", 5 * i)
         p.push(R1, c, AudioPiece(second, (WordTime(0, 0, OUT_RATE),), True))
         ticks(p, 50)
-    assert p.retained_samples <= OUT_RATE
+    assert p.retained_samples <= OUT_RATE + KEPT
     assert p.words_heard == 1800

@@ -20,6 +20,7 @@ from voice_agent.events import (
     TurnCommitted,
     TurnTraced,
 )
+from voice_agent.player import Player
 from voice_agent.types import FRAME_MS, Pcm16, ReplyId
 
 pytestmark = pytest.mark.unit
@@ -42,7 +43,7 @@ SOUNDS = {
 }
 CONTROLS = (
     "mute", "unmute", "respond", "cancel", "1", "#", "guard", "unguard", "deaf", "hears", "dumb",
-    "thinks", "slow", "quick", "clear", "message",
+    "thinks", "slow", "quick", "clear", "message", "lost", "back", "moved",
 )  # fmt: skip
 
 
@@ -69,6 +70,12 @@ def control(scene: Scene, name: str) -> Callable[[Call], object]:
                 call.clear_audio()
             case "message":
                 call.add_message("user", "hello")
+            case "lost":
+                call.line_lost(300)
+            case "back" | "moved":
+                if name == "moved":
+                    call.play_on(Player())
+                call.line_back()
         return None
 
     return act
@@ -118,7 +125,7 @@ def test_any_order_of_events_ends_in_listening(
     scene = Scene(LONG, greeting=greeting, limits={"idle_s": 600.0})
     scene.thinker.first_s = first_s
     resting: list[bool] = []
-    repair = [control(scene, c) for c in ("unmute", "unguard", "hears", "thinks", "quick")]
+    repair = [control(scene, c) for c in ("back", "unmute", "unguard", "hears", "thinks", "quick")]
     parts: list[Part] = [SOUNDS[n] if n in SOUNDS else control(scene, n) for n in script]
     scene.play(
         *parts,

@@ -107,6 +107,7 @@ def gateway_config(config: Config, port: int, sip: SipSettings | None = None) ->
         max_calls=server.max_calls,
         max_http_replies=server.max_http_replies,
         media_workers=config.rtc.workers,
+        hold_s=config.rtc.hold_s,
         rtc=RtcNetwork(
             ports=config.rtc.port_range,
             public_address=config.rtc.public_address,

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 CONTROLS = (
     "update", "mute", "add_message", "respond", "cancel_reply", "truncate", "playing_behind",
-    "press", "tell_echo", "say", "use_manual_turns", "commit_audio", "clear_audio",
+    "press", "tell_echo", "line_lost", "line_back", "say", "use_manual_turns", "commit_audio",
+    "clear_audio",
 )  # fmt: skip
 """What a transport or client may ask of a call while it lives."""
 SETTINGS = ("auto_response", "interruptible", "manual_turns")

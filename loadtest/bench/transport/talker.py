@@ -82,6 +82,12 @@ class TalkingCall:
     def clear_audio(self) -> None:
         """Nothing is kept."""
 
+    def line_lost(self, unheard_ms: int = 0) -> None:
+        """No line is lost here."""
+
+    def line_back(self) -> None:
+        """Nor comes back."""
+
     def playing_behind(self, ms: int) -> None:
         """Nothing depends on it."""
 

@@ -153,6 +153,33 @@ def spoken(wire: Wire, words: int = 40) -> None:
     wire.playout.push(ReplyId("c", 1), *piece(0, words))
 
 
+def test_a_reply_moves_from_one_workers_player_to_anothers() -> None:
+    old, new = Wire(), Wire()
+    spoken(old)
+    old.playout.end(ReplyId("c", 1))
+    for _ in range(40):
+        old.tick()
+    n = len(old.leg.sent)
+    assert old.playout.line_lost(10 * OUT_FRAME).samples == 30 * OUT_FRAME
+    old.playout.play_on(new.far)
+    new.playout = old.playout
+    for _ in range(5):
+        new.tick()
+    assert not any(pcm.any() for pcm in new.leg.sent), "not before the line is back"
+    new.playout.line_back()
+    while new.playout.reply is not None:
+        new.tick()
+    start = 30 * OUT_FRAME // WORD * WORD
+    said = np.concatenate(new.leg.sent[5:])
+    first = int(np.flatnonzero(said)[0])
+    assert first < OUT_FRAME
+    whole = ramp(40 * WORD, 0)[start:]
+    assert np.array_equal(said[OUT_FRAME : len(whole)], whole[OUT_FRAME:])
+    old.far.reported(old.worker_tick())
+    assert len(old.leg.sent) == n + 1
+    assert not old.leg.sent[-1].any(), "the old one is silent"
+
+
 def test_no_more_than_the_lead_is_sent_ahead_and_it_plays_without_the_core() -> None:
     wire = Wire()
     spoken(wire)

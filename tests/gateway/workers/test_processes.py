@@ -98,7 +98,8 @@ async def test_a_workers_death_ends_its_own_calls_only_and_another_takes_its_pla
         run(handle)
         slow.append(time.thread_time() - before)
 
-    async with serving(stack, media_workers=2) as server, peer() as p, peer() as q:
+    # of a page that does not come back
+    async with serving(stack, media_workers=2, hold_s=0.0) as server, peer() as p, peer() as q:
         await p.connect(server)
         await p.until("started")
         await q.connect(server)
