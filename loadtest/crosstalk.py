@@ -39,13 +39,12 @@ class CrossTalk:
 def parts(log: CallLog) -> list[tuple[Pcm, bool]]:
     """All sound of a call, cut where the caller's turns ended: (sound, whether it is a whole answer
     that was not cut into)."""
-    marks = [t.spoken_s for t in log.turns]
-    ends = [*marks[1:], float("inf")]
-    out = [(log.ear.between(float("-inf"), marks[0] if marks else float("inf")), False)]
-    for i, (turn, start, end) in enumerate(zip(log.turns, marks, ends, strict=True)):
+    marks = [*(t.spoken_s for t in log.turns), float("inf")]
+    out = [(log.ear.between(float("-inf"), marks[0]), False)]
+    for i, turn in enumerate(log.turns):
         cut = i + 1 < len(log.turns) and (log.turns[i + 1].cut_in or log.turns[i + 1].early)
         whole = turn.v2v_s is not None and not cut and not log.lost
-        out.append((log.ear.between(start, end), whole))
+        out.append((log.ear.between(marks[i], marks[i + 1]), whole))
     return [(pcm, whole) for pcm, whole in out if len(pcm)]
 
 

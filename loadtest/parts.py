@@ -42,13 +42,19 @@ def parts_for(*, script: bool, baseline: bool) -> Parts:
 
 def first_come_first_served() -> None:
     """Recognition and voice of this process serve in order of arrival from now on."""
-    setattr(service, "order", lambda due, now, piece_s: (1, 0.0))  # noqa: B010
-    setattr(jobs.JobQueue, "_pick", _oldest)  # noqa: B010
+    setattr(jobs.JobQueue, "_pick", _oldest_job)  # noqa: B010
+    setattr(service.VoiceService, "_choose", _oldest_clause)  # noqa: B010
 
 
-def _oldest(queue: Any) -> Any:
+def _oldest_job(queue: Any) -> Any:
     queue._jobs = queue._live()
     return queue._jobs.pop(0) if queue._jobs else None
+
+
+def _oldest_clause(voices: Any) -> Any:
+    """Of those whose consumer has room for a piece."""
+    room = (j for j in voices._jobs if not j.busy and j.pending < voices._max_pending)
+    return next(room, None)
 
 
 @dataclass(frozen=True, slots=True)

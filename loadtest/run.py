@@ -25,11 +25,12 @@ from loadtest.crosstalk import CrossTalk, judge, whisper
 from loadtest.figures import Raw, report
 from loadtest.inproc import InprocLine, own_stack
 from loadtest.options import CLIP_NAMES, CLIPS, Options
-from loadtest.own_server import Target, agent_name, own_server, running_server
+from loadtest.own_server import Target, agent_name, flags, own_server, running_server
 from loadtest.plan import PlannedCall, plan
 from loadtest.report import hardware
 from loadtest.scenario import Scenario, load_scenario
 from loadtest.watch import OWN_PID, Watch, of_this_process, over_http
+from voice_agent.config import load_config
 from voice_agent.errors import InternalError, UsageError
 from voice_agent.models import ModelStore
 
@@ -60,7 +61,7 @@ class Field:
 
 def prepare(options: Options) -> Prepared:
     """Raises UsageError VA530 (scenario), VA531 (calls, seconds, words), VA535 (clips), VA534 (a
-    tool that is missing)."""
+    tool that is missing), VA430 to VA432 (`--set`)."""
     if options.calls < 1 or options.seconds <= 0:
         raise UsageError("at least one call and some seconds are needed", code="VA531")
     if options.url is not None and options.transport == "inproc":
@@ -76,6 +77,8 @@ def prepare(options: Options) -> Prepared:
         scenario, options.calls, options.seconds, options.seed,
         arrival=options.arrival, scripted=options.scripted,
     )  # fmt: skip
+    if options.url is None:
+        load_config(None, flags(options, scenario, calls, Path("agents")))
     names = CLIP_NAMES if options.clips == CLIPS else ()
     try:
         clips = tuple(load_clips(options.clips, names))

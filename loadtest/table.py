@@ -63,8 +63,8 @@ def _server(body: Row) -> Iterator[str]:
     if body["kv"]:
         kv = body["kv"]
         yield (
-            f"KV blocks held at most {kv['held_peak']:.0f} of {kv['blocks']:.0f} "
-            f"({kv['held_peak_share']:.0%}), evicted {kv['evicted']:.0f}, preempted "
+            f"KV blocks held at most {kv['held_peak']:.0f} of {kv['blocks']:.0f}, with the cache "
+            f"{kv['full_peak_share']:.0%} full, evicted {kv['evicted']:.0f}, preempted "
             f"{kv['preemptions']:.0f}"
         )
     if body["shed"]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import httpx2
@@ -19,9 +20,11 @@ STAGES = {
     "recognition": ("stt_busy_seconds", "stt_workers"),
     "voice": ("voice_busy_seconds", "voice_workers"),
     "vad": ("vad_busy_seconds", ""),
-    "engine": ("engine_busy_seconds_total", ""),
 }
 """Stage -> (counter of its busy seconds, number of its workers)."""
+
+
+STEPS = "engine_steps_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class Watch:
         return max((s.numbers[name] for s in self.samples if name in s.numbers), default=None)
 
     def utilisation(self) -> dict[str, float]:
-        """Share of the time that each stage's workers were busy."""
+        """Share of the time that each stage's workers were busy; the engine's is an estimate:
+        steps times the median step of that moment."""
         if len(self.samples) < 2:
             return {}
         wall_s = self.samples[-1].at_s - self.samples[0].at_s
@@ -76,7 +80,16 @@ class Watch:
             busy_s = self.change(busy)
             if busy_s is not None and wall_s > 0:
                 out[stage] = busy_s / wall_s / max(1.0, self.peak(workers) or 1.0)
+        if self.peak(STEPS) is not None:
+            out["engine"] = self._stepping_s() / wall_s
         return out
+
+    def _stepping_s(self) -> float:
+        known = [s.numbers for s in self.samples if STEPS in s.numbers]
+        return sum(
+            (b[STEPS] - a[STEPS]) * b["engine_step_ms_p50"] / 1000
+            for a, b in pairwise(known)
+        )
 
     def shed(self) -> dict[str, float]:
         """What the server says that it did not do because of load."""
@@ -93,17 +106,19 @@ class Watch:
         total = self.peak("engine_kv_blocks_total")
         if total is None:
             return None
+        free = min(s.numbers.get("engine_kv_blocks_free", total) for s in self.samples)
         held = self.peak("engine_kv_blocks_held") or 0.0
         evicted = self.change("engine_evicted_blocks_total") or 0.0
         preempted = self.change("engine_preemptions_total") or 0.0
         return {
-            "blocks": total, "held_peak": held, "held_peak_share": held / max(1.0, total),
+            "blocks": total, "held_peak": held, "full_peak_share": 1.0 - free / max(1.0, total),
             "evicted": evicted, "preemptions": preempted,
         }  # fmt: skip
 
 
 def is_shedding(name: str) -> bool:
-    return name.endswith("_total") and ("_load" in name or "shed" in name)
+    words = name.split("_")
+    return words[-1] == "total" and ("load" in words or "shed" in words)
 
 
 def usage(pid: int) -> tuple[float | None, float | None]:

@@ -72,6 +72,11 @@ def test_parts_hold_all_the_sound_there_was() -> None:
     assert [whole for _, whole in parts(log)] == [True, True, True]
 
 
+def test_a_call_without_a_turn_has_no_answer() -> None:
+    planned, log = call(0, "banana", [])
+    assert judge([(planned, log)], transcribe).answers == 0
+
+
 def test_long_sound_is_cut_with_a_second_shared() -> None:
     pcm = np.arange(60 * RATE) % 1000
     cut = windows(pcm.astype(np.int16))

@@ -46,6 +46,8 @@ def a_run(**log: object) -> dict[str, object]:
     for i in range(61):
         numbers = {
             "stt_busy_seconds": 5.0 + 0.3 * i, "stt_workers": 1.0, "engine_kv_blocks_total": 100.0,
+            "engine_kv_blocks_free": 60.0 - i % 40, "engine_steps_total": 10.0 * i,
+            "engine_step_ms_p50": 20.0, "engine_finished_total": float(i),
             "engine_kv_blocks_held": float(i % 40), "early_refused_llm_load_total": float(i // 20),
         }  # fmt: skip
         watch.samples.append(Sample(10.0 + i, 0.5 * i, 800.0 + i, numbers))
@@ -73,7 +75,8 @@ def test_the_json_has_what_was_asked_for() -> None:
     assert body["worst_gap_ms"] == 250.0
     assert body["cpu_s_per_call_min"] == pytest.approx(30.0 / 1.5)
     assert body["utilisation"]["recognition"] == pytest.approx(0.3)
-    assert body["kv"]["held_peak_share"] == pytest.approx(0.39)
+    assert body["utilisation"]["engine"] == pytest.approx(0.2)
+    assert body["kv"]["full_peak_share"] == pytest.approx(0.79)
     assert body["shed"] == {"early_refused_llm_load_total": 3.0}
     assert body["memory_mb_growth"] == pytest.approx(60.0)
     assert body["split_ms"]["end_of_turn"]["n"] == 20

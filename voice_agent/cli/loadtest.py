@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,7 @@ def run_load(
     if png is not None or page is not None:
         plots.check_plots()
     prepare(options)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the server of a run ends with it
     body = asyncio.run(run(options, say))
     write_json(json_file, body)
     if png is not None:
@@ -58,6 +60,7 @@ def run_sweep(
     if most < 1:
         raise UsageError("--most must be at least 1", code="VA531")
     prepare(options)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     body = asyncio.run(sweep.sweep(options, objective, most, say))
     write_json(json_file, body)
     print("\n".join(sweep.table(body)))
