@@ -79,7 +79,7 @@ class FarPlayer:
     def reported(self, frame: UpFrame) -> None:
         """One tick of the worker; the next `tick` returns it."""
         self._report = NOTHING
-        if frame.reply != self._reply or frame.take != self._take:
+        if self._reply == NO_REPLY or frame.reply != self._reply or frame.take != self._take:
             return
         pcm = self._sound.peek(frame.offset, frame.played)
         if 0 < len(pcm) < OUT_FRAME:

@@ -60,6 +60,7 @@ class Wire:
         self.messages.append({"line": line, "type": kind, **fields})
 
     def put(self, frame: DownFrame) -> None:
+        assert len(frame.pcm), "a frame without sound would be followed by another one, for ever"
         self.voice.append(frame)
 
     def worker_tick(self) -> UpFrame:
@@ -225,6 +226,23 @@ def test_reports_of_before_a_jump_are_not_taken_for_the_new_place() -> None:
     assert wire.playout.heard().samples == 12 * OUT_FRAME  # what was heard stays heard
     quarter = OUT_FRAME // 4
     assert np.array_equal(wire.leg.sent[-1][quarter:], ramp(OUT_FRAME, start)[quarter:])
+
+
+def test_nothing_is_sent_of_a_flushed_reply_that_played_on_for_a_tick() -> None:
+    """The worker hears of the flush a tick later than the core, with most of the reply unsent."""
+    wire = Wire()
+    spoken(wire)
+    for _ in range(5):
+        wire.tick()
+    wire.playout.flush(ReplyId("c", 1))
+    late, wire.messages, wire.voice = wire.messages, [], []
+    wire.far.reported(wire.worker_tick())
+    wire.messages = late
+    frames = [wire.worker_tick() for _ in range(3)]
+    assert {frame.reply for frame in frames} == {-1}
+    for frame in frames:
+        wire.far.reported(frame)
+    assert wire.voice == []
 
 
 def test_what_the_player_does_not_know_goes_to_the_leg() -> None:
