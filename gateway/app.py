@@ -35,6 +35,7 @@ from .sip.telephone import Telephone
 from .token_route import token_endpoint
 from .twilio.socket import PATH as TWILIO
 from .twilio.socket import TwilioDoor
+from .waiting import line_endpoint
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/api/token", TWILIO, RESUME))
 """What needs no key, beside the page's own files: it tells nothing, or asks for itself."""
@@ -49,6 +50,7 @@ PAGE_FILES = {
     "/meters.js": ("meters.js", "text/javascript; charset=utf-8"),
     "/transcript.js": ("transcript.js", "text/javascript; charset=utf-8"),
     "/playback.js": ("playback.js", "text/javascript; charset=utf-8"),
+    "/waiting.js": ("waiting.js", "text/javascript; charset=utf-8"),
     "/waterfall.js": ("waterfall.js", "text/javascript; charset=utf-8"),
     "/ops": ("ops.html", "text/html; charset=utf-8"),
     "/ops.js": ("ops.js", "text/javascript; charset=utf-8"),
@@ -104,6 +106,7 @@ def create_app(stack: StackPort, config: GatewayConfig) -> Starlette:
             Route("/api/token", token_endpoint, methods=["POST"]),
             Route("/rtc/offer", offer_endpoint, methods=["POST"]),
             Route(RESUME, resume_offer_endpoint, methods=["POST"]),
+            Route("/rtc/line", line_endpoint, methods=["POST"]),
             Route("/rtc/servers", _ice_servers),
             Route("/api/calls", calls_endpoint, methods=["POST"]),
             WebSocketRoute(PAGE_SOCKET, page_endpoint),

@@ -17,10 +17,12 @@ from voice_agent.endpointing import TurnTaking
 from voice_agent.events import EndReason, Event
 from voice_agent.glance import Glance
 from voice_agent.line import Line
+from voice_agent.outlook import Outlook
 from voice_agent.own_words import Echo
 from voice_agent.player import Sounding
 from voice_agent.playout import Tick
 from voice_agent.reply_settings import AS_THE_CALL, ReplySettings, ToolChoice
+from voice_agent.shedding import Shed
 from voice_agent.types import Frame, ReplyId
 
 
@@ -178,6 +180,15 @@ class StackPort(Protocol):
 
     def open_call(self, agent_name: str | None, on_event: EventSink, lead_ms: int) -> CallPort:
         """None: the default agent. Raises UsageError for an agent that does not exist."""
+        ...
+
+    @property
+    def shed(self) -> Shed:
+        """What load has stopped."""
+        ...
+
+    def outlook(self, calls: int) -> Outlook:
+        """How soon a caller would be answered, with so many calls and with more."""
         ...
 
     def gauges(self) -> Mapping[str, float]:

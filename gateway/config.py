@@ -81,6 +81,8 @@ class GatewayConfig:
     requests_per_minute, calls_per_minute: of one key, and of one address; only with keys; 0: any.
     max_calls_per_key: at once; of a public page: per address. 0: max_calls.
     hold_s: so long a call of the page waits for it when its line was lost; 0: not at all.
+    max_waiting: web callers that may wait for a line. admit_s: predicted answer, from a caller's
+    last word to our first, past which a further call is not taken.
     public_certificate: one that browsers know, so that they may insist on https from now on.
     """
 
@@ -106,6 +108,8 @@ class GatewayConfig:
     calls_per_minute: int = 60
     failures_per_minute: int = 20
     max_calls_per_key: int = 0
+    max_waiting: int = 8
+    admit_s: float = 2.4
     max_connections: int = 512
     max_connections_each: int = 128
     head_timeout_s: float = 10.0

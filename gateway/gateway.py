@@ -21,7 +21,7 @@ from voice_agent.reload import Reloaded
 from voice_agent.room import Room
 from voice_agent.types import Frame
 
-from .admission import Admission
+from .admission import TICKET, Admission, Why, judge
 from .auth import Doorkeeper
 from .call_port import CallPort, StackPort
 from .config import GatewayConfig, check_bind
@@ -31,6 +31,7 @@ from .media import echo
 from .metrics import Metrics
 from .pacer import Pacer
 from .realtime.session import RealtimeSession
+from .waiting import WaitingRoom
 from .webrtc_leg import RtcLeg
 from .workers.pool import Pool
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from .line_call import LineCall
 
 log = logging.getLogger(__name__)
+
+MOST_S = 60.0
+"""Of a predicted answer that is told: a full stage's is endless."""
 
 
 class Controls(Protocol):
@@ -86,7 +90,10 @@ class Gateway:
         self.config = config
         self.clock = clock or MonotonicClock()
         self.doorkeeper = Doorkeeper(config)
-        self.admission = Admission(config.max_calls, config.max_calls_per_key)
+        self.admission = Admission(
+            config.max_calls, config.max_calls_per_key, forecast=self._forecast, clock=self.clock
+        )
+        self.waiting = WaitingRoom(self.admission, self.clock, config.max_waiting)
         self.pacer = Pacer(self.clock)
         self.live: set[LiveCall] = set()
         self.resumable: set[LineCall] = set()
@@ -114,6 +121,9 @@ class Gateway:
             "draining": float(self.admission.draining),
             "calls_limit": self.admission.max_calls,
             "calls_refused_total": self.admission.refused,
+            **self.admission.gauges(),
+            **self.waiting.gauges(),
+            "answer_predicted_ms": 1000.0 * min(MOST_S, self._answer_s()),
             "pacer_late_ms": self.pacer.late_ms,
             "pacer_skipped_ticks_total": self.pacer.skipped,
         }
@@ -135,6 +145,14 @@ class Gateway:
         self.admission.max_calls = config.max_calls
         self.admission.max_each = config.max_calls_per_key
 
+    def _forecast(self, live: int) -> Why | None:
+        """Why one call more can't be carried."""
+        return judge(self.stack.outlook(live), self.stack.shed, self.config.admit_s)
+
+    def _answer_s(self) -> float:
+        """Predicted from a caller's last word to our first, as things are."""
+        return self.stack.outlook(self.admission.active).answer_s()
+
     @contextmanager
     def admit(self, transport: str) -> Iterator[LiveCall]:
         """Raises CapacityError when full, draining, not ready, or short of files or memory. Counts
@@ -147,7 +165,8 @@ class Gateway:
             except CapacityError:
                 self.admission.refused += 1
                 raise
-        with self.admission.call():
+        kept = self.waiting.claim(TICKET.get())
+        with self.admission.call(transport, kept=kept):
             live = LiveCall(transport)
             TRANSPORT.set(transport)
             gauge = self.metrics.calls_live.labels(transport)

@@ -6,11 +6,12 @@ import asyncio
 import json
 import math
 from collections.abc import Collection
+from urllib.parse import parse_qs
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .admission import OWNER
+from .admission import OWNER, TICKET
 from .auth import Doorkeeper, Refusal
 from .config import GatewayConfig
 from .grant import Grant
@@ -109,6 +110,7 @@ class Guard:
         if isinstance(grant, Grant):
             scope["grant"] = grant
             OWNER.set(keeper.owner(grant, address))
+            TICKET.set(parse_qs(scope["query_string"].decode("latin-1")).get("ticket", [""])[0])
         elif grant.offered:
             self._failures.take(address)
         if limited and (refusal := self._often(scope["path"], address, grant)) is not None:

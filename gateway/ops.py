@@ -15,8 +15,9 @@ from starlette.routing import Route
 
 from voice_agent.errors import UsageError
 from voice_agent.events import EndReason
+from voice_agent.shedding import WORDS
 
-from .gateway import Controls, Gateway, LiveCall
+from .gateway import MOST_S, Controls, Gateway, LiveCall
 
 STAGES = {
     "Listening": "vad_",
@@ -24,6 +25,8 @@ STAGES = {
     "Language model": "engine_",
     "Voice": "voice_",
     "Early work": "early_",
+    "Load": "load_",
+    "Use of the stages": "stage_",
     "Media": "pacer_",
 }
 """Heading -> what the names of its numbers begin with; the rest stands under "Server"."""
@@ -55,9 +58,33 @@ def overview(gateway: Gateway) -> dict[str, Any]:
             "refused": admission.refused,
         },
         "early_work": EARLY_WORK[int(gauges.get("early_shed", 0))],
+        "load": _load(gateway),
         "kv": _kv(gauges),
         "live": sorted(map(_call, gateway.live), key=lambda call: -call["age_s"]),
         "stages": _stages(gauges),
+    }
+
+
+def _load(gateway: Gateway) -> dict[str, Any]:
+    """What load has stopped, who waits, and the latest decisions about calls, the newest first."""
+    outlook = gateway.stack.outlook(gateway.admission.active)
+    now_s, decisions = gateway.clock.now(), reversed(gateway.admission.decisions)
+    return {
+        "stopped": WORDS[gateway.stack.shed],
+        "answer_ms": round(1000 * min(MOST_S, outlook.answer_s())),
+        "with_one_more_ms": round(1000 * min(MOST_S, outlook.answer_s(1))),
+        "waiting": len(gateway.waiting),
+        "stages": {stage.name: round(100 * stage.busy) for stage in outlook.stages},
+        "decisions": [
+            {
+                "ago_s": round(now_s - made.at_s, 1),
+                "transport": made.transport,
+                "taken": not made.why,
+                "why": made.why,
+                "live": made.live,
+            }
+            for made in decisions
+        ],
     }
 
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from voice_agent.errors import CapacityError, InternalError, UsageError, VoiceAgentError
 from voice_agent.events import EndReason
 
-from .admission import RETRY_AFTER_S
+from .admission import RETRY_AFTER_S, retry_after
 from .gateway import Gateway, LiveCall
 from .grant import Change, Grant
 from .line_call import LineCall
@@ -58,7 +58,9 @@ def _refused(error: Exception) -> Response:
             status = 403 if code == "not_allowed" else 400
             return refusal(status, code, message, param)
         case CapacityError():
-            return refusal(503, error.code, str(error.args[0]))
+            answer = refusal(503, error.code, str(error.args[0]))
+            answer.headers["retry-after"] = retry_after(error)
+            return answer
         case InternalError():
             return refusal(500, error.code, str(error.args[0]))
         case VoiceAgentError():

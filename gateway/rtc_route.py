@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from voice_agent.errors import CapacityError, InternalError, UsageError
 
-from .admission import RETRY_AFTER_S
+from .admission import retry_after
 from .gateway import Gateway
 from .line_call import MOST_SILENT_MS, LineCall, Return
 from .resume import find
@@ -82,7 +82,7 @@ async def _answered(
     try:
         answer = await act(request, request.app.state.gateway)
     except CapacityError as error:
-        retry = {"retry-after": str(RETRY_AFTER_S)}
+        retry = {"retry-after": retry_after(error)}
         return _refusal(503, error.code, str(error.args[0]), retry)
     except UsageError as error:
         status = 410 if error.code == "VA498" else 400

@@ -6,6 +6,7 @@ import { Pass } from "./pass.js";
 import { SocketCall } from "./socket_call.js";
 import { Sound } from "./sound.js";
 import { Transcript } from "./transcript.js";
+import { askForPlace, placeInWords } from "./waiting.js";
 import { t, translate } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
@@ -23,7 +24,9 @@ let held = null; // of a call without a line, between two attempts to go on with
 let ended = "";
 let lastFault = null;
 let attempts = 0;
+let ticket = ""; // of the queue, while there is no line
 let timer = 0;
+let queued = 0; // counts what ends a wait in the queue
 let starting = false;
 let bySocket = false; // WebRTC can't connect: so it is for as long as the page is open
 
@@ -70,6 +73,7 @@ function notice(title, text = "", { steps = [], action = "", run = null } = {}) 
 
 function calm() {
   clearTimeout(timer);
+  queued += 1;
   $("notice").hidden = true;
 }
 
@@ -138,12 +142,14 @@ function connect(back = null) {
     outputLatency: () => meters.outputLatency,
     connected: () => {
       attempts = 0;
+      ticket = "";
       show("listening");
       if (!back) sound.begin();
     },
     closed: (error, kept) => mine === call && finished(error, kept),
   }, back));
   mine.muted = !!back && sound.muted;
+  mine.ticket = ticket;
   mine.start($("agent").value, pass.headers, sound.microphone).catch((error) => mine.close(
     error instanceof CallError ? error : new CallError("refused", error.message),
   ));
@@ -218,7 +224,7 @@ function explain(error, wasLive) {
       $("key").focus();
       break;
     case "full":
-      countdown(error);
+      wait(error);
       break;
     case "no-media":
       bySocket = true;

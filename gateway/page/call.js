@@ -84,6 +84,7 @@ export class Call {
     this.live = false; // it was connected
     this.closed = false;
     this.muted = false;
+    this.ticket = ""; // of the queue, if one had to wait
   }
 
   // device: a microphone's id; "": the system's choice.
@@ -121,7 +122,8 @@ export class Call {
   ask({ type, sdp }, agent, pass) {
     const { back } = this;
     if (!back) {
-      return exchange("rtc/offer", { type, sdp, agent: agent || undefined }, pass);
+      const place = this.ticket && `?${new URLSearchParams({ ticket: this.ticket })}`;
+      return exchange(`rtc/offer${place}`, { type, sdp, agent: agent || undefined }, pass);
     }
     const silent = Math.round(back.silentMs);
     return exchange(

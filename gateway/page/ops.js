@@ -33,6 +33,10 @@ function showFigures(seen) {
   const rows = [
     ["Calls", `${seen.calls.live} of ${seen.calls.limit}`],
     ["Turned away", String(seen.calls.refused)],
+    ["Waiting for a line", String(seen.load.waiting)],
+    ["Load has stopped", seen.load.stopped],
+    ["An answer takes", `${seen.load.answer_ms} ms`],
+    ["With one call more", `${seen.load.with_one_more_ms} ms`],
     ["Early work", seen.early_work],
   ];
   $("figures").replaceChildren(...rows.map(([name, value]) => {

@@ -19,9 +19,10 @@ export class SocketCall extends Call {
     this.timer = setTimeout(() => this.close(silent()), CONNECT_MS);
     await this.prepare();
     if (this.closed) return this.release();
+    const { ticket } = this;
     const socket = (this.socket = this.back
       ? new WebSocket(address("rtc/resume", { seen: this.back.seen }), protocols(PASS, this.token))
-      : new WebSocket(address("rtc/socket", { agent }), protocols(KEY, token(pass))));
+      : new WebSocket(address("rtc/socket", { agent, ticket }), protocols(KEY, token(pass))));
     socket.binaryType = "arraybuffer";
     socket.onmessage = ({ data }) => {
       if (typeof data === "string") this.receive(JSON.parse(data));

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.admission import RETRY_AFTER_S
+from gateway.admission import retry_after
 from voice_agent.errors import CapacityError, InternalError, UsageError
 
 from .telephone import Telephone
@@ -34,7 +34,7 @@ async def calls_endpoint(request: Request) -> Response:
         wanted = await _wanted(request)
         await telephone.call(wanted.to, wanted.agent)
     except CapacityError as error:
-        return _refusal(503, error.code, str(error.args[0]), retry_after=str(RETRY_AFTER_S))
+        return _refusal(503, error.code, str(error.args[0]), retry_after=retry_after(error))
     except UsageError as error:
         return _refusal(409 if error.code == "VA505" else 400, error.code, str(error.args[0]))
     except InternalError as error:

@@ -191,6 +191,15 @@ const scenes = {
     saw.notice = await page.textContent("#notice");
     await shot("full");
   },
+  queue: async () => {
+    await page.click("#talk");
+    await page.waitForFunction(() => /number/.test(document.querySelector("#notice-text").textContent));
+    saw.notice = await page.textContent("#notice");
+    await state("listening", "hearing", "speaking");
+    saw.connected = true;
+    await page.click("#talk");
+    await state("ended");
+  },
   key: async () => {
     await page.waitForSelector("#key-form:not([hidden])");
     await shot("key");

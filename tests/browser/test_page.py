@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -96,10 +98,36 @@ def test_it_tells_how_far_behind_it_plays(drive: Drive) -> None:
     assert all(0 < ms < 2000 for ms in call.behind_ms), call.behind_ms
 
 
-def test_a_full_server_is_explained(drive: Drive) -> None:
+def test_a_full_server_tells_the_place_in_the_queue(drive: Drive) -> None:
     with serving_on_thread(FakeStack(), max_calls=1) as server:
         server.gateway.admission.max_calls = 0
         saw = drive(server.url, "full", width=320, height=640)
+    assert "lines are busy" in saw["notice"]
+    assert "number 1 in the queue" in saw["notice"]
+
+
+def test_who_waits_is_called_in_when_a_line_is_free(drive: Drive) -> None:
+    with serving_on_thread(FakeStack(), max_calls=1) as server:
+        gateway = server.gateway
+        gateway.admission.max_calls = 0
+
+        def free_a_line() -> None:
+            while not gateway.waiting.came:
+                time.sleep(0.05)
+            gateway.admission.max_calls = 1
+
+        freeing = threading.Thread(target=free_a_line, daemon=True)
+        freeing.start()
+        saw = drive(server.url, "queue")
+        freeing.join()
+    assert "number 1 in the queue" in saw["notice"]
+    assert saw["connected"]
+
+
+def test_without_a_queue_a_full_server_is_tried_again(drive: Drive) -> None:
+    with serving_on_thread(FakeStack(), max_calls=1, max_waiting=0) as server:
+        server.gateway.admission.max_calls = 0
+        saw = drive(server.url, "full")
     assert "lines are busy" in saw["notice"]
     assert "Trying again in" in saw["notice"]
 

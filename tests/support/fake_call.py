@@ -38,10 +38,12 @@ from voice_agent.events import (
 )
 from voice_agent.glance import Glance
 from voice_agent.line import Line
+from voice_agent.outlook import Outlook
 from voice_agent.own_words import Echo
 from voice_agent.player import Player, Sounding
 from voice_agent.playout import Tick
 from voice_agent.reply_settings import AS_THE_CALL, ReplySettings
+from voice_agent.shedding import Shed
 from voice_agent.trace import Mark, TurnTrace
 from voice_agent.types import FRAME_MS, OUT_FRAME, OUT_RATE, SILENT_OUT, Frame, ReplyId, TurnId
 
@@ -355,6 +357,7 @@ class FakeStack:
         self.agents = agents
         self.options = options
         self.calls: list[FakeCall] = []
+        self.shed = Shed.NOTHING
 
     def agent_names(self) -> Sequence[str]:
         return self.agents
@@ -369,6 +372,9 @@ class FakeStack:
         call = FakeCall(f"call{len(self.calls)}", name, on_event, lead_ms, **options)
         self.calls.append(call)
         return call
+
+    def outlook(self, calls: int) -> Outlook:
+        return Outlook(calls)
 
     def histograms(self) -> Mapping[str, Mapping[str, HistogramSnapshot]]:
         return {}

@@ -34,10 +34,12 @@ from voice_agent.cli.tls import self_signed
 from voice_agent.config import Config
 from voice_agent.errors import UsageError
 from voice_agent.library.parts import Parts
+from voice_agent.load_section import TARGETS
 from voice_agent.loading import load_stack
 from voice_agent.machine import own_names
 from voice_agent.models import data_dir
 from voice_agent.room import Room, files_needed, raise_limit
+from voice_agent.selection import target_ms
 from voice_agent.stack import Stack
 from voice_agent.vitals import Vitals, signs
 
@@ -105,6 +107,8 @@ def gateway_config(config: Config, port: int, sip: SipSettings | None = None) ->
         max_calls_per_key=server.max_calls_per_key,
         public_certificate=server.tls_certificate is not None,
         max_calls=server.max_calls,
+        max_waiting=config.load.waiting,
+        admit_s=admit_ms(config) / 1000.0,
         max_http_replies=server.max_http_replies,
         media_workers=config.rtc.workers,
         hold_s=config.rtc.hold_s,
@@ -116,6 +120,12 @@ def gateway_config(config: Config, port: int, sip: SipSettings | None = None) ->
         echo=EchoModes(**{name: EchoMode(mode) for name, mode in config.echo}),
         sip=sip,
     )
+
+
+def admit_ms(config: Config) -> float:
+    """Predicted answer past which no further call is taken."""
+    device = "cuda" if config.profile == "gpu" else "cpu"
+    return config.load.admit_ms or TARGETS * target_ms(config, device)
 
 
 def sip_settings(config: Config) -> SipSettings:

@@ -11,8 +11,10 @@ from typing import Any
 
 from engine.histogram import HistogramSnapshot
 from voice_agent.events import CallEnded, CallStarted, EndReason, Event, ReplyStarted
+from voice_agent.outlook import Outlook
 from voice_agent.player import Player, Sounding
 from voice_agent.playout import Tick
+from voice_agent.shedding import Shed
 from voice_agent.types import OUT_FRAME, OUT_RATE, SILENT_OUT, Frame, FrameFlag, Pcm16, ReplyId
 
 AHEAD = OUT_RATE // 2
@@ -113,6 +115,12 @@ class TalkingStack:
         call = TalkingCall(f"call{len(self.calls)}", on_event, self._speech)
         self.calls.append(call)
         return call
+
+    shed = Shed.NOTHING
+
+    def outlook(self, calls: int) -> Outlook:
+        """Any number is carried."""
+        return Outlook(calls)
 
     def gauges(self) -> Mapping[str, float]:
         """For the benchmark, over /metrics."""
