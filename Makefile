@@ -106,6 +106,18 @@ bench-transport: $(INSTALL_DONE) ## What carrying a call costs, by transport, be
 bench-conversation: $(INSTALL_DONE) ## Turn-taking beside two baselines. ARGS="--quick" or "--clips DIR"
 	$(BIN)/python -m loadtest.conversation --json out/conversation.json $(ARGS)
 
+bench-capacity: $(INSTALL_DONE) ## Calls that a machine carries, on paper and simulated. ARGS="--profile gpu"
+	$(BIN)/python -m loadtest.bench capacity --json out/capacity.json $(ARGS)
+
+bench-gil: $(INSTALL_DONE) ## The core's Python at 74 calls without models, against its budget.
+	$(BIN)/python -m loadtest.bench gil --json out/gil.json $(ARGS)
+
+soak: $(INSTALL_DONE) ## Two hours of calls that come and go: does the server's memory grow?
+	$(BIN)/python -m loadtest.soak --minutes 120 --json out/soak.json $(ARGS)
+
+soak-short: $(INSTALL_DONE) ## The same for three minutes.
+	$(BIN)/python -m loadtest.soak --minutes 3 --json out/soak-short.json $(ARGS)
+
 load: $(INSTALL_DONE) ## Simulated callers against a server of their own. ARGS="--calls 4 --scenario barge-in"
 	$(BIN)/voice-agent loadtest run --json out/load.json $(ARGS)
 

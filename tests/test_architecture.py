@@ -22,7 +22,12 @@ ALLOWED = {
 COMMAND_LINE = "voice_agent/cli/"
 """May wire the gateway and the load tests in."""
 CALLERS = "loadtest/callers"
-WHOLE_CALLS = ("loadtest/bench/conversation", "loadtest/bench/transport")
+WHOLE_CALLS = (
+    "loadtest/bench/capacity",
+    "loadtest/bench/conversation",
+    "loadtest/bench/gil",
+    "loadtest/bench/transport",
+)
 """May run the gateway's media tick, or the gateway."""
 OTHER_ENGINES = {
     "transformers", "vllm", "sglang", "llama_cpp", "xllamacpp", "ctransformers", "optimum",

@@ -1,6 +1,7 @@
-"""Benchmarks: `python -m loadtest.bench [stt|tts|kernels|engine|peers|transport] [options]`.
+"""Benchmarks: `python -m loadtest.bench [NAME] [options]`.
 
-Without a name the stages run, each in a process of its own, the engine without peers.
+NAME: stt, tts, vad, kernels, engine, peers, transport, capacity, gil or smoke. Without a name the
+stages run, each in a process of its own, the engine without peers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ ONE = {
     "engine": "llm.__main__",
     "peers": "peers.__main__",
     "transport": "transport.bench",
+    "vad": "vad",
+    "capacity": "capacity.bench",
+    "gil": "gil.bench",
 }
 
 

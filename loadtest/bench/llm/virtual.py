@@ -37,6 +37,18 @@ class VirtualClock:
         return self.time_s
 
 
+def step_ms(warmup: WarmupReport, rows: Sequence[Row]) -> float:
+    """What a step over these rows takes, by what warm-up measured."""
+    n_decode = sum(1 for row in rows if len(row.token_ids) == 1)
+    n_prompt = sum(len(row.token_ids) for row in rows) - n_decode
+    if not n_prompt:
+        return warmup.predict_decode_ms(n_decode)
+    prompt_ms = warmup.predict_prefill_ms(n_prompt)
+    if not n_decode:
+        return prompt_ms
+    return warmup.predict_decode_ms(n_decode) + prompt_ms - warmup.decode_ms[0][1]
+
+
 class TimedRunner(AtOnce):
     """A `StepRunner` that moves the clock. busy_s: the time its steps have taken."""
 
@@ -54,7 +66,7 @@ class TimedRunner(AtOnce):
         self._warmup = warmup
 
     def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
-        ms = self._ms(rows)
+        ms = step_ms(self._warmup, rows)
         self.longest_ms = max(self.longest_ms, ms)
         self.busy_s += ms / 1000
         self._clock.time_s += ms / 1000
@@ -62,16 +74,6 @@ class TimedRunner(AtOnce):
 
     def copy_block(self, src: int, dst: int, n_rows: int) -> None:
         """Copies cost next to nothing beside a step."""
-
-    def _ms(self, rows: Sequence[Row]) -> float:
-        n_decode = sum(1 for row in rows if len(row.token_ids) == 1)
-        n_prompt = sum(len(row.token_ids) for row in rows) - n_decode
-        if not n_prompt:
-            return self._warmup.predict_decode_ms(n_decode)
-        prompt_ms = self._warmup.predict_prefill_ms(n_prompt)
-        if not n_decode:
-            return prompt_ms
-        return self._warmup.predict_decode_ms(n_decode) + prompt_ms - self._warmup.decode_ms[0][1]
 
     def _token(self, row: Row) -> Sampled | None:
         if row.sample is None:

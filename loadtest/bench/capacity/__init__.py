@@ -1,0 +1,1 @@
+"""Calls a machine carries, on paper and simulated: `python -m loadtest.bench capacity`."""

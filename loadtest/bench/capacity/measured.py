@@ -1,0 +1,154 @@
+"""This machine's stages, each alone: what the simulation needs of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from engine.client import Engine
+from engine.config import EngineConfig
+from engine.warmup import WarmupReport
+from loadtest.bench.conversation.scene import REPLIES
+from voice_agent.audio import resample, to_float
+from voice_agent.choose import TARGET_CPU_MS
+from voice_agent.machine import inspect
+from voice_agent.measure import clause, load_voice
+from voice_agent.models import ModelStore
+from voice_agent.smart_turn import SmartTurn
+from voice_agent.stack import ANSWER_WITHIN_S
+from voice_agent.stt.whisper import WhisperRecognizer
+from voice_agent.tts.base import Voice
+from voice_agent.types import IN_RATE, OUT_RATE, PcmF32
+
+from .times import Machine, SttTimes, VoiceTimes
+
+ROUNDS = 5
+"""The least of them is what a stage takes when nobody else wants the core."""
+LLM, STT, VOICE = "smollm2-135m", "whisper-tiny.en", "piper-joe"
+SHORT = "Sure, of course."
+LONG = "The museum opens at nine in the morning and closes at six."
+KV_BYTES = 512 << 20
+MAX_SEQS = 64
+
+
+def cpu(core_ms: float) -> Machine:
+    """This machine with the small models, as `voice-agent up` starts them: one thread each."""
+    store = ModelStore()
+    voice = load_voice(store, VOICE, threads=1)
+    sound = np.concatenate([_said(voice, text) for text in REPLIES[:3]])
+    voice_times = _voice(voice)
+    stt, smart_turn_ms = _hearing(store, sound)
+    warmup, n_blocks, longest = _engine(store)
+    cores = inspect().cores
+    where = "measured here, alone"
+    base, token = warmup.cost.base_ms, warmup.cost.per_token_ms
+    v = voice_times
+    return Machine(
+        "cpu",
+        cores=float(cores),
+        device=None,
+        engine=warmup,
+        engine_options={"max_num_seqs": MAX_SEQS, "max_requests": 1024, "kv_bytes": KV_BYTES},
+        n_blocks=n_blocks,
+        max_model_len=longest,
+        stt=stt,
+        stt_workers=1,
+        smart_turn_ms=smart_turn_ms,
+        voice=voice_times,
+        core_ms=core_ms,
+        target_s=TARGET_CPU_MS / 1000,
+        answer_within_s=ANSWER_WITHIN_S,
+        notes=(
+            ("processors", f"{cores}, shared equally by the threads at work", "assumed"),
+            (f"engine, {LLM}", f"{base:.1f} ms + {token:.2f} ms a token of a step", where),
+            (
+                f"recognition, {STT}",
+                f"{stt.base_ms:.0f} ms + {stt.word_ms:.1f} a word + {stt.second_ms:.0f} a second "
+                "beyond 9",
+                where,
+            ),
+            ("end-of-turn model", f"{smart_turn_ms:.0f} ms", where),
+            (
+                f"voice, {VOICE}",
+                f"first piece {v.first_ms:.0f} ms + {v.word_ms:.1f} a word, {v.second_ms:.0f} ms a "
+                "second of sound after it",
+                where,
+            ),
+            ("event loop for 20 ms of a call", f"{core_ms:.3f} ms", "measured here: bench gil"),
+        ),
+    )
+
+
+def _least_ms(job: Callable[[], object]) -> float:
+    job()
+    took = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        job()
+        took.append((time.perf_counter() - began) * 1000)
+    return min(took)
+
+
+def _engine(store: ModelStore) -> tuple[WarmupReport, int, int]:
+    config = EngineConfig(store.path(LLM), threads=1, kv_bytes=KV_BYTES, max_num_seqs=MAX_SEQS)
+    engine = Engine.load(config)
+    try:
+        report = engine.warm()
+        return report, engine.stats().kv_blocks_total, engine.max_model_len
+    finally:
+        engine.close()
+
+
+def _hearing(store: ModelStore, sound: PcmF32) -> tuple[SttTimes, float]:
+    recognizer = WhisperRecognizer(store.path(STT))
+    smart_turn = SmartTurn(store.path("smart-turn-v3.2"))
+    try:
+        took, words = [], []
+        for seconds in (3, 8, 20):
+            part = sound[: seconds * IN_RATE]
+            words.append(len(recognizer.recognize(part).words))
+            took.append(_least_ms(lambda part=part: recognizer.recognize(part)))  # type: ignore[misc]
+        word = max(0.0, (took[1] - took[0]) / max(1, words[1] - words[0]))
+        second = max(0.0, (took[2] - took[1] - word * (words[2] - words[1])) / (20.0 - 9.0))
+        base = max(took[0] / 2, took[0] - word * words[0])
+        return SttTimes(base, second, word), _least_ms(
+            lambda: smart_turn.predict(sound[: 8 * IN_RATE])
+        )
+    finally:
+        recognizer.close()
+        smart_turn.close()
+
+
+def _pieces(voice: Voice, text: str) -> list[int]:
+    made = voice.synthesize(clause(text), speed=1.0, cancelled=lambda: False)
+    return [len(piece.pcm) for piece in made]
+
+
+def _voice(voice: Voice) -> VoiceTimes:
+    def first(text: str) -> float:
+        said = clause(text)
+        return _least_ms(
+            lambda: next(iter(voice.synthesize(said, speed=1.0, cancelled=lambda: False)))
+        )
+
+    short_ms, long_ms = first(SHORT), first(LONG)
+    n_short, n_long = len(clause(SHORT).words), len(clause(LONG).words)
+    word_ms = max(0.0, (long_ms - short_ms) / (n_long - n_short))
+    lengths = [n / OUT_RATE for n in _pieces(voice, LONG)]
+    whole_ms = _least_ms(lambda: _pieces(voice, LONG))
+    rest_s = sum(lengths[1:])
+    return VoiceTimes(
+        first_ms=max(1.0, short_ms - word_ms * n_short),
+        word_ms=word_ms,
+        second_ms=max(1.0, (whole_ms - long_ms) / rest_s) if rest_s else 1.0,
+        first_s=lengths[0],
+        piece_s=max(lengths[1:], default=lengths[0]),
+        word_s=sum(lengths) / n_long,
+    )
+
+
+def _said(voice: Voice, text: str) -> PcmF32:
+    made = voice.synthesize(clause(text), speed=1.0, cancelled=lambda: False)
+    return to_float(resample(np.concatenate([p.pcm for p in made]), OUT_RATE, IN_RATE))
