@@ -54,7 +54,7 @@ def in_the_midst_of_a_reply(stack: FakeStack, act: Callable[[], None]) -> Iterat
 
     def watch() -> None:
         while not over.wait(0.02):
-            if stack.calls and (stack.calls[0].played or 0) > 3 * 24_000:
+            if stack.calls and (stack.calls[0].played or 0) > 2 * 24_000:
                 act()
                 return
 
@@ -82,7 +82,11 @@ def went_on(saw: dict[str, Any], stack: FakeStack) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kill", "workers", "width", "fails"), [(close_sockets, 0, 1280, 0), (kill_worker, 1, 320, 2)]
+    ("kill", "workers", "width", "fails"),
+    [
+        (close_sockets, 0, 1280, 0),
+        pytest.param(kill_worker, 1, 320, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_reply_goes_on_over_a_new_connection(
     drive: Drive,
@@ -114,6 +118,7 @@ def test_a_reply_goes_on_over_a_new_socket(drive: Drive, silent_wav: str) -> Non
     went_on(saw, stack)
 
 
+@pytest.mark.slow
 def test_a_call_that_was_kept_for_too_long_says_so(drive: Drive, silent_wav: str) -> None:
     stack = FakeStack(greeting=STORY, reply_s=40.0)
     with (
