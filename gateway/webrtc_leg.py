@@ -20,6 +20,7 @@ from aiortc import (
     RTCConfiguration,
     RTCPeerConnection,
     RTCRtpReceiver,
+    RTCRtpSender,
     RTCSessionDescription,
 )
 from aiortc.mediastreams import MediaStreamError
@@ -30,6 +31,7 @@ from voice_agent.types import FRAME_MS, Frame, FrameFlag, Pcm16
 
 from .config import RtcNetwork
 from .media.jitter import JitterBuffer
+from .media.loss import EXPECTED_PERCENT, LossWatch
 from .media.opus import SILENT_BYTES, Encoder
 from .media.receive import OpusReceiver
 from .rtc_network import use_ports, with_public_address
@@ -40,6 +42,8 @@ from .workers.link import Message
 log = logging.getLogger(__name__)
 
 JITTER_ATTRIBUTE = "_RTCRtpReceiver__jitter_buffer"
+STATS_ATTRIBUTE = "_RTCRtpSender__stats"
+REPORT_TICKS = 50  # between looks at what the receiver reports
 OPUS_PARAMETERS = "minptime=10;useinbandfec=1"
 DTX = "usedtx=1"
 CLOCK_RATE = 48_000
@@ -123,6 +127,11 @@ def divert(receiver: RTCRtpReceiver, sink: PacketSink) -> None:
     setattr(receiver, JITTER_ATTRIBUTE, sink)
 
 
+def loss_report(sender: RTCRtpSender) -> Any:
+    """The receiver's newest report of our packets (`fractionLost` in 256ths); None: none yet."""
+    return getattr(sender, STATS_ATTRIBUTE, {}).get(f"remote-inbound-rtp_{id(sender)}")
+
+
 def asks_for_dtx(sdp: str) -> bool:
     """Whether the offer's Opus (RFC 7587) wants silence not to be sent."""
     return any(line.startswith("a=fmtp:") and DTX in line for line in sdp.splitlines())
@@ -154,6 +163,11 @@ class RtcLeg:
         self._network = network
         self._receiver = OpusReceiver()
         self._encoder: Encoder | None = None
+        self._sender: RTCRtpSender | None = None
+        self._loss = LossWatch(clock.now())
+        self._expected_percent = EXPECTED_PERCENT
+        self._report: Any = None
+        self._sent = 0
         self._paused = False
         self._track = OpusTrack()
         self._sink = PacketSink(self._receiver, clock, self._returned)
@@ -183,7 +197,7 @@ class RtcLeg:
         pc.on("connectionstatechange", self._on_state)
         try:
             await pc.setRemoteDescription(RTCSessionDescription(sdp, "offer"))
-            pc.addTrack(self._track)
+            self._sender = pc.addTrack(self._track)
             ports, public = self._network.ports, self._network.public_address
             if ports is not None:
                 use_ports(pc, ports, bool(public))
@@ -234,6 +248,9 @@ class RtcLeg:
 
     def send(self, pcm: Pcm16) -> None:
         assert self._encoder is not None
+        self._sent += 1
+        if self._sent % REPORT_TICKS == 0:
+            self._follow_loss(self._encoder)
         payload = self._encoder.encode(pcm)
         silent = len(payload) <= SILENT_BYTES
         if silent and self._paused:
@@ -241,6 +258,17 @@ class RtcLeg:
         else:
             self._track.push(payload)
         self._paused = silent
+
+    def _follow_loss(self, encoder: Encoder) -> None:
+        """Copies against loss go along where the receiver reports some, or nothing."""
+        now_s, report = self._clock.now(), loss_report(self._sender)
+        if report is not None and report is not self._report:
+            self._loss.reported(report.fractionLost / 256.0, now_s)
+        self._report = report
+        percent = self._loss.expected_percent(now_s)
+        if percent != self._expected_percent:
+            self._expected_percent = percent
+            encoder.expect_loss(percent)
 
     # ------------------------------------------------------------ the data channel
 

@@ -17,6 +17,8 @@ import numpy as np
 from voice_agent.errors import InternalError, UsageError
 from voice_agent.types import IN_RATE, OUT_FRAME, OUT_RATE, Pcm16
 
+from .loss import EXPECTED_PERCENT
+
 APPLICATION_VOIP = 2048
 SET_BITRATE, SET_COMPLEXITY, SET_INBAND_FEC, SET_PACKET_LOSS, SET_DTX = (
     4002,
@@ -89,8 +91,8 @@ class Encoder:
         self,
         *,
         bitrate: int = 40_000,
-        complexity: int = 5,
-        expected_loss_percent: int = 10,
+        complexity: int = 3,
+        expected_loss_percent: int = EXPECTED_PERCENT,
         dtx: bool = False,
     ) -> None:
         """dtx: silence becomes payloads of SILENT_BYTES at most, of which the first one is sent."""
@@ -109,9 +111,17 @@ class Encoder:
             (SET_PACKET_LOSS, expected_loss_percent),
             (SET_DTX, int(dtx)),
         ):
-            # variadic: the state must be passed as an explicit pointer
-            self._lib.opus_encoder_ctl(ctypes.c_void_p(self._state), request, ctypes.c_int32(value))
+            self._set(request, value)
         self._out = ctypes.create_string_buffer(MAX_PACKET)
+
+    def _set(self, request: int, value: int) -> None:
+        # variadic: the state must be passed as an explicit pointer
+        self._lib.opus_encoder_ctl(ctypes.c_void_p(self._state), request, ctypes.c_int32(value))
+
+    def expect_loss(self, percent: int) -> None:
+        """0: packets carry no copy of the frame before, from the next one on."""
+        if self._state is not None:
+            self._set(SET_PACKET_LOSS, percent)
 
     def encode(self, pcm: Pcm16) -> bytes:
         if self._state is None:
