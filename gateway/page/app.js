@@ -180,7 +180,7 @@ function finished(error, back) {
 function resume(error, back) {
   calm();
   show("resuming");
-  if (error.kind === "no-media") bySocket = true;
+  if (["no-media", "no-socket"].includes(error.kind)) bySocket = error.kind === "no-media";
   held = back;
   const wait = error.kind === "lost" ? 0 : Math.max(RESUME_S, error.retryAfter);
   timer = setTimeout(tryAgain, wait * 1000);
@@ -231,6 +231,8 @@ function explain(error, wasLive) {
       start();
       break;
     case "gone": notice(t("lost"), t("lost_for_good"), again); break;
+    case "no-socket": notice(t("refused"), t("no_socket"), again); break;
+    case "later": countdown(error, t("refused")); break;
     case "lost":
     case "unreachable":
       retry(error, wasLive);
@@ -263,11 +265,11 @@ async function wait(error) {
   timer = setTimeout(() => wait(error), 1000 * seen.ask_s);
 }
 
-function countdown(error) {
+function countdown(error, title = t("full")) {
   let left = Math.ceil(error.retryAfter);
   const tick = () => {
     if (left <= 0) return start();
-    notice(t("full"), `${error.message} ${t("trying", { s: left })}`, {
+    notice(title, `${error.message} ${t("trying", { s: left })}`, {
       action: t("stop_trying"), run: () => { calm(); show("idle"); },
     });
     left -= 1;

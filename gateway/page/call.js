@@ -4,7 +4,8 @@ import { Playback, delaysOf } from "./playback.js";
 
 export class CallError extends Error {
   // kind: insecure | no-microphone | microphone-denied | microphone-busy | key | full | refused |
-  //       unreachable | no-media (WebRTC can't connect) | lost | gone (no call to come back to)
+  //       later (too many requests) | unreachable | no-media (WebRTC can't connect) | no-socket |
+  //       lost | gone (no call to come back to)
   constructor(kind, message, retryAfter = 0) {
     super(message);
     this.kind = kind;
@@ -16,7 +17,8 @@ const CONNECT_MS = 10000;
 const RESUME_CONNECT_MS = 6000;
 const LOST_MS = 4000;
 const MOVE_MS = 1000; // a call that is kept moves to another line rather than wait for this one
-const PASSING = ["lost", "unreachable", "no-media", "full"]; // another attempt may succeed
+// After these another attempt may succeed.
+const PASSING = ["lost", "unreachable", "no-media", "no-socket", "full", "later"];
 const TAIL_MS = 450;
 
 async function microphone(device) {
@@ -48,15 +50,18 @@ async function exchange(path, offer, pass) {
   } catch {
     throw new CallError("unreachable", "The server does not answer.");
   }
+  if (response.ok) return response.json();
+  throw await refusal(response);
+}
+
+const KINDS = { 401: "key", 410: "gone", 429: "later", 503: "full" };
+
+// What an answer that is none of the wanted ones says.
+export async function refusal(response) {
   const body = await response.json().catch(() => ({}));
-  if (response.ok) return body;
   const message = body.error?.message || `The server answered ${response.status}.`;
-  if (response.status === 401) throw new CallError("key", message);
-  if (response.status === 410) throw new CallError("gone", message);
-  if (response.status === 503) {
-    throw new CallError("full", message, Number(response.headers.get("retry-after")) || 10);
-  }
-  throw new CallError("refused", message);
+  const wait = Number(response.headers.get("retry-after")) || 10;
+  return new CallError(KINDS[response.status] || "refused", message, wait);
 }
 
 // STUN and TURN servers by which the server may be reached; none of them is needed on one network.

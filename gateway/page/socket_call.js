@@ -1,7 +1,7 @@
 // One call over a WebSocket, for where WebRTC can't connect: texts as on the data channel, sound as
 // binary messages that an audio worklet makes and plays.
 
-import { Call, CallError } from "./call.js";
+import { Call, CallError, refusal } from "./call.js";
 import { Playback } from "./playback.js";
 
 const CONNECT_MS = 10000;
@@ -28,7 +28,7 @@ export class SocketCall extends Call {
       if (typeof data === "string") this.receive(JSON.parse(data));
       else this.line.port.postMessage(data, [data]);
     };
-    socket.onclose = (event) => this.gone(event);
+    socket.onclose = (event) => this.gone(event, pass);
   }
 
   // The line between microphone, socket and loudspeaker.
@@ -90,12 +90,12 @@ export class SocketCall extends Call {
     super.connected();
   }
 
-  gone({ code, reason }) {
+  async gone({ code, reason }, pass) {
     if (this.ended) return; // the last words are still playing
     if (this.live) this.close(new CallError("lost", ""));
     else if (code === CLOSE_GONE) this.close(new CallError("gone", reason));
     else if (code === CLOSE_FULL) this.close(new CallError("full", reason, 10));
-    else this.close(reason ? new CallError("refused", reason) : silent());
+    else this.close(reason ? new CallError("refused", reason) : await whyNot(this.socket.url, pass));
   }
 
   send(message) {
@@ -133,6 +133,18 @@ function protocols(kind, secret) {
 
 function token(pass) {
   return pass.authorization?.slice("Bearer ".length);
+}
+
+// A browser doesn't say why a handshake failed: a plain request knocks at the same door.
+async function whyNot(url, pass) {
+  let response;
+  try {
+    response = await fetch(url.replace("ws", "http"), { headers: pass });
+  } catch {
+    return silent();
+  }
+  // there is nothing but a socket: whoever gets so far was let in
+  return [404, 405].includes(response.status) ? new CallError("no-socket", "") : refusal(response);
 }
 
 function silent() {

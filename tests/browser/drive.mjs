@@ -4,6 +4,7 @@
 //
 // scenes: call (a whole conversation with a barge-in), behind, idle, full, key, insecure,
 //         socket (WebRTC can't connect: option webrtc is "blocked" or "missing"),
+//         door (a socket is refused, one call having been taken: option key),
 //         resume (the connection is killed from outside during a reply: option fails, so many attempts to
 //         come back fail first), resume-late (it comes back too late),
 //         denied, lost, sound (muting, holding to talk, typing, volume), ops (somebody is on the line), ops-key
@@ -177,8 +178,23 @@ const scenes = {
     await page.fill("#write", "When do you open?");
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => [...document.querySelectorAll(".agent .heard")].at(-1)?.textContent.length > 4);
+    while (sockets.at(-1).up <= 10) await page.waitForTimeout(50);
     await page.click("#talk");
     await state("ended");
+  },
+  door: async () => {
+    await page.waitForSelector("#key-form:not([hidden])");
+    await page.fill("#key", o.key);
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#key-form", { state: "hidden" });
+    await page.click("#talk");
+    await state("listening", "hearing", "thinking", "speaking");
+    await page.click("#talk");
+    await state("ended");
+    await page.click("#talk");
+    await page.waitForSelector("#notice:not([hidden])");
+    saw.notice = await page.textContent("#notice");
+    await shot("door");
   },
   idle: async () => {
     saw.status = await status();
@@ -346,7 +362,7 @@ try {
   if (o.scene === "insecure") {
     await page.addInitScript(() => Object.defineProperty(window, "isSecureContext", { value: false }));
   }
-  if (["socket", "resume", "resume-late"].includes(o.scene)) {
+  if (["socket", "door", "resume", "resume-late"].includes(o.scene)) {
     await page.addInitScript((webrtc) => {
       if (webrtc === "missing") delete window.RTCPeerConnection;
       window.statuses = [];

@@ -83,6 +83,16 @@ def test_a_conversation_where_webrtc_cannot_connect(
     assert {first.ended, second.ended} == {"caller_hung_up"}
 
 
+def test_a_refused_socket_says_why(drive: Drive) -> None:
+    key = "correct horse battery staple"
+    with serving_on_thread(FakeStack(), api_keys=(key,), calls_per_minute=1) as server:
+        saw = drive(server.url, "door", key=key, webrtc="missing", width=320)
+    assert "Too many new calls" in saw["notice"]
+    assert "Trying again in" in saw["notice"]
+    assert saw["axe"] == []
+    assert saw["overflow_px"] <= 0
+
+
 @pytest.mark.parametrize("color", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1280])
 def test_at_rest(drive: Drive, server_url: str, width: int, color: str) -> None:
