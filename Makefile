@@ -49,8 +49,8 @@ up: $(INSTALL_DONE) ## Start the server; fetches missing models first. ARGS="--p
 kernels: $(INSTALL_DONE) ## Compile the native kernels: for this processor, and for NVIDIA GPUs where nvcc is.
 	$(BIN)/python -m kernels
 
-models: $(INSTALL_DONE) ## Fetch what `up` needs on a new machine. ARGS="--group small"
-	$(BIN)/voice-agent models fetch $(ARGS)
+models: $(INSTALL_DONE) ## Fetch what `up` needs on a new machine.
+	$(BIN)/voice-agent models fetch --group default $(if $(filter cuda,$(DEVICE)),kokoro-int8 kokoro-voices) $(ARGS)
 
 test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
 	$(BIN)/voice-agent models fetch --group small

@@ -82,6 +82,14 @@ def test_a_look_at_live_calls_and_memory() -> None:
         "calls": {"live": 2, "limit": 4, "refused": 1},
         "kv": dict(zip(names, (100, 40, 40, 20, 10, 0), strict=True)),
         "live": [call, {**call, "voice_to_voice_ms": None, "agent": ""}],
+        "load": {
+            "stopped": "early voice", "answer_ms": 512, "with_one_more_ms": 640, "waiting": 3,
+            "stages": {"stt": 40, "engine": 71},
+            "decisions": [
+                {"ago_s": 2.4, "transport": "sip", "taken": False, "why": "latency", "live": 2},
+                {"ago_s": 9.0, "transport": "webrtc", "taken": True, "why": "", "live": 1},
+            ],
+        },
         "stages": {"Voice": {"queued": 2.0, "busy_seconds": 1234.5}},
     }  # fmt: skip
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
@@ -89,6 +97,10 @@ def test_a_look_at_live_calls_and_memory() -> None:
         console.print(screen(seen, "http://a"))
     text = console.export_text()
     assert "draining  http://a  calls 2 of 4  turned away 1  early work none: busy" in text
+    assert "stopped early voice  answer 512 ms predicted, 640 ms with one call more" in text
+    assert "waiting 3  stt 40 %, engine 71 %" in text
+    assert "2 s ago: sip turned away: latency" in text
+    assert "webrtc turned away" not in text
     assert "1:23" in text
     assert "482 ms" in text
     assert "busy seconds  1,234.5" in text

@@ -56,10 +56,10 @@ def test_it_is_well_formed() -> None:
         words.index("USER") < words.index("COPY") < words.index("ENTRYPOINT") < words.index("CMD")
     )
     user = next(s.rest for s in steps() if s.word == "USER")
-    assert user != "root"
+    assert user == "10001:10001"
     for step in steps():
         if step.word == "COPY":
-            assert step.rest.startswith(f"--chown={user}:{user} "), step.rest
+            assert step.rest.startswith(f"--chown={user} "), step.rest
 
 
 @pytest.mark.unit
@@ -114,18 +114,11 @@ def test_its_commands_work_in_an_empty_folder(tmp_path: Path) -> None:
     env = kept | {
         "VOICE_AGENT_MODELS": str(tmp_path / "models"),
         "XDG_DATA_HOME": str(tmp_path / "data"),
-        "DEVICE": "cpu",
-        "TORCH_INDEX": "",
     }
     for words in make_steps():
-        command = [
-            os.path.expandvars(w.replace("$DEVICE", "cpu").replace("$TORCH_INDEX", ""))
-            for w in words
-        ]
-        done = subprocess.run(
-            command, cwd=app, env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-3000:])
+        command = [word.replace("$DEVICE", "cpu").replace("$TORCH_INDEX", "") for word in words]
+        done = subprocess.run(command, cwd=app, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-3000:])
     script = app / "docs" / "deploy" / "entrypoint.sh"
     binary = app / ".venv" / "bin" / "voice-agent"
     server = subprocess.Popen(

@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
-pytestmark = pytest.mark.unit
+from tests.support.rtc_peer import peer
+from tests.support.server_process import core
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "deploy" / "entrypoint.sh"
 SERVER = """#!{python}
@@ -29,7 +32,7 @@ while last != "SIGTERM":
 """
 
 
-def server(tmp_path: Path, end: str) -> subprocess.Popen[str]:
+def server(tmp_path: Path, end: str, goodbye_s: int = 1) -> subprocess.Popen[str]:
     program = tmp_path / "voice-agent"
     program.write_text(SERVER.format(python=sys.executable, end=end))
     program.chmod(0o755)
@@ -38,7 +41,7 @@ def server(tmp_path: Path, end: str) -> subprocess.Popen[str]:
         env={
             "VOICE_AGENT_BIN": str(program),
             "PATH": "/usr/bin:/bin",
-            "VOICE_AGENT_GOODBYE_S": "2",
+            "VOICE_AGENT_GOODBYE_S": str(goodbye_s),
         },
         stdout=subprocess.PIPE,
         text=True,
@@ -48,6 +51,7 @@ def server(tmp_path: Path, end: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("status", [0, 3])
 def test_signals_go_to_the_server_and_its_status_is_ours(tmp_path: Path, status: int) -> None:
     process = server(tmp_path, f"sys.exit({status})")
@@ -59,6 +63,7 @@ def test_signals_go_to_the_server_and_its_status_is_ours(tmp_path: Path, status:
     process.stdout.close()
 
 
+@pytest.mark.unit
 def test_a_crash_is_a_failure_and_media_workers_end_first(tmp_path: Path) -> None:
     """Its worker outlives the crash by half a second, and the script outlives the worker."""
     worker = (
@@ -67,10 +72,35 @@ def test_a_crash_is_a_failure_and_media_workers_end_first(tmp_path: Path) -> Non
         "\"import sys,time; time.sleep(0.5); print('BYE', flush=True)\", 'gateway.workers'])\n"
         "os.kill(os.getpid(), signal.SIGSEGV)"
     )
-    process = server(tmp_path, worker)
+    process = server(tmp_path, worker, goodbye_s=15)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 128 + signal.SIGSEGV
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)  # what has been said by now
     assert process.stdout.read().splitlines() == ["SIGTERM", "BYE"]
     process.stdout.close()
+
+
+def may_unshare() -> bool:
+    """Whether a process namespace of one's own can be had: root's."""
+    return (
+        subprocess.run(["unshare", "-pf", "true"], check=False, capture_output=True).returncode == 0
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not may_unshare(), reason="NOT RUN: needs unshare and root")
+async def test_as_a_containers_first_process_it_outlives_the_last_words() -> None:
+    """In a process namespace of its own, whose end would be everybody's, as in a container."""
+    contained = ["unshare", "-pf", "--mount-proc", "env", f"VOICE_AGENT_BIN={sys.executable}"]
+    with core(by=[*contained, "/bin/sh", str(SCRIPT)]) as server:
+        workers = server.workers
+        assert len(workers) == 1
+        async with peer() as p:
+            await p.connect(SimpleNamespace(url=server.url))  # type: ignore[arg-type]
+            await p.until("heard", 2)
+            os.kill(server.pid, signal.SIGSEGV)
+            assert (await p.until("error"))["code"] == "VA494"
+            assert (await p.until("ended"))["reason"] == "server_error"
+        assert server.process.wait(20) == 128 + signal.SIGSEGV
+        assert not any(psutil.pid_exists(pid) for pid in workers)

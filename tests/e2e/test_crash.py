@@ -78,7 +78,7 @@ async def test_every_caller_of_a_core_that_crashed_is_told(tmp_path: Path) -> No
             assert all(map(running, workers))
             assert not caller.done()
 
-            os.kill(server.process.pid, signal.SIGSEGV)
+            os.kill(server.pid, signal.SIGSEGV)
             fault = await p.until("error")
             assert (fault["code"], fault["fatal"]) == ("VA494", True)
             assert (await p.until("ended"))["reason"] == "server_error"

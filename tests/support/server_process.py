@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.support.live_server import serving
 from voice_agent import logs
 
 ROOT = Path(__file__).parents[2]
+MODULE = "tests.support.server_process"
 
 
 @dataclass
@@ -41,15 +42,23 @@ class Core:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Of the core itself, whatever it was started by."""
+        started = psutil.Process(self.process.pid)
+        own = [p for p in (started, *started.children(recursive=True)) if MODULE in p.cmdline()]
+        return own[-1].pid
+
+    @property
     def workers(self) -> list[int]:
         """Of its media workers, while it lives."""
-        return [child.pid for child in psutil.Process(self.process.pid).children()]
+        return [child.pid for child in psutil.Process(self.pid).children()]
 
 
 @contextmanager
-def core(*args: str) -> Iterator[Core]:
+def core(*args: str, by: Sequence[str] = (sys.executable,)) -> Iterator[Core]:
+    """by: what runs Python, with its own arguments."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.server_process", *args],
+        [*by, "-m", MODULE, *args],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip

@@ -20,6 +20,7 @@ from voice_agent.errors import InternalError
 
 KV_PARTS = (("pinned", "blue"), ("held", "green"), ("cached", "cyan"), ("fenced", "yellow"))
 BAR = 40
+REFUSALS = 3
 Seen = Mapping[str, Any]
 
 
@@ -56,7 +57,8 @@ def run_top(
 
 def screen(seen: Seen, base: str) -> RenderableType:
     """One look at a server."""
-    return Group(_head(seen, base), *_memory(seen["kv"]), _calls(seen["live"]), _stages(seen))
+    parts = (*_load(seen["load"]), *_memory(seen["kv"]), _calls(seen["live"]), _stages(seen))
+    return Group(_head(seen, base), *parts)
 
 
 def _head(seen: Seen, base: str) -> Text:
@@ -69,6 +71,18 @@ def _head(seen: Seen, base: str) -> Text:
     head.append(f"  turned away {calls['refused']}", "red" if calls["refused"] else "")
     head.append(f"  early work {seen['early_work']}")
     return head
+
+
+def _load(load: Mapping[str, Any]) -> list[Text]:
+    """What load has stopped, what is predicted, and who was turned away last."""
+    use = ", ".join(f"{name} {share} %" for name, share in load["stages"].items())
+    told = Text(f"stopped {load['stopped']}  answer {load['answer_ms']} ms predicted, ")
+    told.append(
+        f"{load['with_one_more_ms']} ms with one call more  waiting {load['waiting']}  {use}"
+    )
+    refused = [made for made in load["decisions"] if not made["taken"]][:REFUSALS]
+    lines = [f"{m['ago_s']:.0f} s ago: {m['transport']} turned away: {m['why']}" for m in refused]
+    return [told, *(Text(line, style="red") for line in lines)]
 
 
 def _memory(kv: Mapping[str, int] | None) -> list[Text]:
