@@ -12,8 +12,8 @@ from .units import CURRENCIES, CURRENCY_CODES, FRACTIONS, PER, SCALES, UNITS
 NUM = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
 _TIGHT = frozenset("AVWhsl")  # read as units only right after the number: "5A", not "5 A"
 _UNITS = "|".join(sorted(map(re.escape, UNITS.keys() - _TIGHT), key=len, reverse=True))
-_MONEY = "".join(sorted({re.escape(sign[-1]) for sign in CURRENCIES}))
-_SIGN = rf"(?:US|AU|CA|NZ|HK|A|C)?\$|[{_MONEY}]"
+_SIGNS = [sign for sign in CURRENCIES if not sign.isalpha()]  # letters alone are a code, below
+_SIGN = "|".join(sorted(map(re.escape, _SIGNS), key=len, reverse=True))
 _SCALE = r"thousand|million|billion|trillion|bn|[kKmMbB]"
 _CODES = "|".join(CURRENCY_CODES)
 _PARTS = "".join(FRACTIONS)
