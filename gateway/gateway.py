@@ -19,7 +19,7 @@ from voice_agent.line import TRANSPORT
 from voice_agent.own_words import Echo
 from voice_agent.reload import Reloaded
 from voice_agent.room import Room
-from voice_agent.types import Frame
+from voice_agent.types import Frame, FrameFlag
 
 from .admission import TICKET, Admission, Why, judge
 from .auth import Doorkeeper
@@ -102,6 +102,7 @@ class Gateway:
         self._idle.set()
         self.gauge_sources: list[Callable[[], dict[str, float]]] = []
         self.metrics = Metrics(self.gauges, self.stack.histograms)
+        self._frames = {f: self.metrics.media_frames.labels(f.value) for f in FrameFlag}
         self.rtc_workers: Pool | None = None
         if config.media_workers:
             network = {"ports": config.rtc.ports, "public_address": config.rtc.public_address}
@@ -192,7 +193,7 @@ class Gateway:
             self.metrics.tool_runs.labels(event.outcome).inc()
 
     def count_frame(self, frame: Frame) -> None:
-        self.metrics.media_frames.labels(frame.flag.value).inc()
+        self._frames[frame.flag].inc()
 
     def echo_guard(self, mode: echo.EchoMode, live: LiveCall) -> echo.EchoGuard | None:
         """The call's defence against our own voice; None: the caller's side has one."""

@@ -129,8 +129,8 @@ class Ear:
     def _has_faded(self, window: VadWindow) -> bool:
         """The window is far quieter than this utterance's voice. In noise that never happens, and
         the detector alone decides."""
-        pcm = self.recent(self.samples - window.start_sample)[:WINDOW]
-        power = float(np.square(pcm.astype(np.float32)).mean()) if len(pcm) else 0.0
+        pcm = self.recent(self.samples - window.start_sample)[:WINDOW].astype(np.float32)
+        power = float(np.dot(pcm, pcm)) / len(pcm) if len(pcm) else 0.0
         if not self.endpointer.in_speech:
             self._loudest = power
             return False
