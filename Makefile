@@ -21,7 +21,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)$(if $(filter-out dev,$(EXTRAS))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels models test test-image test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-conversation bench-capacity bench-gil soak soak-short load clean
+.PHONY: help install up kernels models test test-image test-net test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-line bench-conversation bench-smoke bench-capacity bench-gil soak soak-short load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,8 @@ test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
 	@command -v nvcc >/dev/null || [ -x "$(CUDA_HOME)/bin/nvcc" ] || echo "NOT RUN: CUDA builds: needs nvcc"
 	@command -v node >/dev/null || echo "NOT RUN: browser tests: needs node"
 	@command -v sipp >/dev/null || echo "NOT RUN: telephone tests: needs sipp"
+	@command -v iptables >/dev/null || echo "NOT RUN: NAT tests: needs iptables"
+	@command -v turnserver >/dev/null || echo "NOT RUN: TURN tests: needs coturn"
 	$(BIN)/python -m pytest -m "not slow and not gpu$(if $(shell command -v chromium && command -v node),, and not browser)" $(ARGS)
 
 test-browser: $(INSTALL_DONE) ## Only the tests with headless Chromium.
@@ -78,6 +80,9 @@ test-aborts: $(INSTALL_DONE) ## Clients that leave at every stage of a handshake
 
 test-image: $(INSTALL_DONE) ## The Dockerfile's own commands, one by one in an empty folder (minutes).
 	$(BIN)/python -m pytest -m slow tests/deploy $(ARGS)
+
+test-net: $(INSTALL_DONE) ## Calls between network namespaces: NATs, TURN, a bad line (root, iptables, coturn).
+	$(BIN)/python -m pytest -m "slow or not slow" tests/net tests/loadtest/test_bench_impaired.py tests/browser/test_page_behind_nat.py $(ARGS)
 
 audit: $(INSTALL_DONE) ## Known weaknesses of the pinned packages. Status 2: the advisory service did not answer.
 	PIP_AUDIT=$(BIN)/pip-audit .ci/audit $(ARGS)
@@ -103,8 +108,15 @@ bench-peers: $(INSTALL_DONE) ## Install what bench-engine compares with, each in
 bench-transport: $(INSTALL_DONE) ## What carrying a call costs, by transport, beside stock aiortc. ARGS="--calls 4"
 	$(BIN)/python -m loadtest.bench transport --json out/transport.json $(ARGS)
 
+bench-line: $(INSTALL_DONE) ## Calls over a line with loss and jitter, in real time (root). ARGS="--loss 10"
+	$(BIN)/python -m loadtest.bench transport --impaired --json out/line.json $(ARGS)
+
 bench-conversation: $(INSTALL_DONE) ## Turn-taking beside two baselines. ARGS="--quick" or "--clips DIR"
 	$(BIN)/python -m loadtest.conversation --json out/conversation.json $(ARGS)
+
+bench-smoke: $(INSTALL_DONE) ## Counts and ratios beside the committed baseline; status 1 where one is worse. ARGS=--accept
+	$(BIN)/voice-agent models fetch --group small
+	$(BIN)/python -m loadtest.bench smoke $(ARGS)
 
 bench-capacity: $(INSTALL_DONE) ## Calls that a machine carries, on paper and simulated. ARGS="--profile gpu"
 	$(BIN)/python -m loadtest.bench capacity --json out/capacity.json $(ARGS)

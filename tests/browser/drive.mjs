@@ -25,6 +25,7 @@ const flags = [
 ];
 if (o.scene !== "denied") flags.push("--use-fake-ui-for-media-stream");
 if (o.wav) flags.push(`--use-file-for-fake-audio-capture=${o.wav}`);
+if (o.secure) flags.push(`--unsafely-treat-insecure-origin-as-secure=${o.secure}`); // http, not of this machine
 
 const browser = await chromium.launch({ executablePath: o.chromium, headless: true, args: flags });
 const context = await browser.newContext({

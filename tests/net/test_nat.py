@@ -7,7 +7,6 @@ conversation is a scripted one, so that what is tested is the line.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -27,15 +26,14 @@ from gateway.turn_account import LIFETIME_S, turn_account
 from loadtest.bench.transport.namespaces import lacking
 from tests.support.coturn import PORT, coturn
 from tests.support.fake_call import FakeStack
-from tests.support.live_server import Running, serving_on_thread
-from tests.support.nat import OFFICE, PORTS, PUBLIC, RELAY, Internet, internet
+from tests.support.live_server import Running
+from tests.support.nat import KEY, OFFICE, PORTS, PUBLIC, RELAY, Internet, internet, office
 from tests.support.rtc_peer import Peer, peer
 from voice_agent.types import FrameFlag
 
 pytestmark = pytest.mark.e2e
 
 SECRET = "known-to-both-servers"
-KEY = "a-key-of-the-caller"
 
 
 @pytest.fixture
@@ -54,20 +52,6 @@ def turn_log(net: Internet, tmp_path: Path) -> Iterator[Callable[[], str]]:
     net.only_relayed()
     with coturn(net.relay, tmp_path, RELAY, SECRET, PUBLIC) as log:
         yield log
-
-
-@contextlib.contextmanager
-def office(
-    net: Internet, stack: FakeStack, rtc: RtcNetwork, workers: int = 0, give_up_s: float = 20.0
-) -> Iterator[Running]:
-    """The server in the office, by the address that the world knows it by."""
-    serve = serving_on_thread(
-        stack, net.office.entered, host=OFFICE, allowed_hosts=(PUBLIC,), api_keys=(KEY,), rtc=rtc,
-        media_workers=workers, connect_timeout_s=give_up_s,
-    )  # fmt: skip
-    with serve as running:
-        net.map_port(running.port)
-        yield Running(PUBLIC, running.port, running.gateway, running.app)
 
 
 def way(p: Peer) -> CandidatePair:
@@ -100,7 +84,7 @@ async def both_are_heard(p: Peer, stack: FakeStack) -> None:
 async def test_a_caller_behind_a_nat_reaches_a_server_behind_another(net: Internet) -> None:
     stack = FakeStack(greeting="Hello, how can I help?", reply_s=2.0)
     rtc = RtcNetwork(ports=PORTS, public_address=PUBLIC)
-    with office(net, stack, rtc, workers=1) as server, net.home.entered():
+    with office(net, stack, rtc=rtc, media_workers=1) as server, net.home.entered():
         async with peer(key=KEY) as p:
             assert (await p.connect(server)).status_code == 200
             assert {address for address, _ in addresses(p.answer)} == {PUBLIC}
@@ -114,7 +98,10 @@ async def test_a_caller_behind_a_nat_reaches_a_server_behind_another(net: Intern
 async def test_without_the_public_address_nobody_comes_through(net: Internet) -> None:
     """What the test above owes to the rewritten answer."""
     stack = FakeStack(greeting="Hello.")
-    with office(net, stack, RtcNetwork(ports=PORTS), give_up_s=2.0) as server, net.home.entered():
+    with (
+        office(net, stack, rtc=RtcNetwork(ports=PORTS), connect_timeout_s=2.0) as server,
+        net.home.entered(),
+    ):
         async with peer(key=KEY) as p:
             assert (await p.connect(server)).status_code == 200
             assert {address for address, _ in addresses(p.answer)} == {OFFICE}
@@ -133,7 +120,7 @@ async def test_a_caller_whose_udp_is_blocked_is_relayed(
     stack = FakeStack(greeting="Hello, how can I help?", reply_s=2.0)
     turn = IceServer((f"turn:{RELAY}:{PORT}?transport={transport}",), secret=SECRET)
     rtc = RtcNetwork(ports=PORTS, public_address=PUBLIC, ice_servers=(turn,))
-    with office(net, stack, rtc) as server, net.home.entered():
+    with office(net, stack, rtc=rtc) as server, net.home.entered():
         async with peer(await relay_only(server), KEY) as p:
             assert (await p.connect(server)).status_code == 200
             assert {host for host, _ in addresses(p.pc.localDescription.sdp)} == {RELAY}

@@ -13,11 +13,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from loadtest.bench.transport.namespaces import Namespace, cable, namespaces
+from tests.support.live_server import Running, serving_on_thread
 
 HOME, OFFICE, RELAY, PUBLIC = "192.168.50.2", "10.60.0.2", "198.51.100.3", "203.0.113.9"
 PORTS = (40_000, 40_019)
+KEY = "a-key-of-the-caller"
 
 
 @dataclass(frozen=True)
@@ -73,3 +76,14 @@ def internet() -> Iterator[Internet]:
             net.rule("-A", "FORWARD", "-m", "conntrack", "--ctstate", state, "-j", "ACCEPT")
         net.rule("-A", "FORWARD", "-d", RELAY, "-j", "ACCEPT")
         yield net
+
+
+@contextlib.contextmanager
+def office(net: Internet, stack: Any, **settings: Any) -> Iterator[Running]:
+    """The server in the office, by the address that the world knows it by."""
+    serve = serving_on_thread(
+        stack, net.office.entered, host=OFFICE, allowed_hosts=(PUBLIC,), api_keys=(KEY,), **settings
+    )
+    with serve as running:
+        net.map_port(running.port)
+        yield Running(PUBLIC, running.port, running.gateway, running.app)
