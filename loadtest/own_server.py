@@ -60,6 +60,7 @@ def flags(
         "models.voice": options.voice,
         "agents_dir": str(folder / "agents"),
         "trace.folder": str(folder / "traces"),
+        "history.enabled": False,  # the user's own calls are there
     }
     if options.transport == "sip":
         given |= {

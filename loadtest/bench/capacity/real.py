@@ -14,6 +14,7 @@ from gateway.pacer import Pacer
 from loadtest.bench.llm.measure import tail
 from voice_agent.config import Config, ModelsConfig
 from voice_agent.events import EndReason
+from voice_agent.history_section import HistoryConfig
 from voice_agent.library.agent import Agent
 from voice_agent.library.parts import Parts
 from voice_agent.loading import load_stack
@@ -41,7 +42,10 @@ def measured_runs(
 async def _runs(
     calls: Sequence[int], seconds: float, clips: Sequence[Clip], seed: int
 ) -> list[dict[str, Any]]:
-    config = Config(models=ModelsConfig(stt=STT, llm=LLM, voice=VOICE, fetch=False))
+    config = Config(
+        models=ModelsConfig(stt=STT, llm=LLM, voice=VOICE, fetch=False),
+        history=HistoryConfig(enabled=False),
+    )
     agents = {NAME: Agent(INSTRUCTIONS, name=NAME)}
     stack = await load_stack(config, parts=Parts(agents=agents))
     await stack.start()
