@@ -13,6 +13,7 @@ from .choose import TARGET_GPU_MS
 from .clock import Clock
 from .config import Config, EngineSection
 from .context import Chat, Decoder
+from .end_of_utterance import EndModel
 from .fallback import Backend, FallbackThinker
 from .machine import usable_memory_mb
 from .plain_text import CHARS_PER_TOKEN, PlainChat, PlainTokenizer
@@ -61,7 +62,7 @@ def load_brain(config: Config, model_path: Path | None, clock: Clock, device: st
     ]
     thinker: Thinker
     if engine is not None:
-        thinker = EngineThinker(engine)
+        thinker = EngineThinker(engine, EndModel(engine))
         backends.append(Backend(EMBEDDED, thinker))
     if llm.remotes:
         thinker = FallbackThinker(

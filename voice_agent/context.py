@@ -173,6 +173,12 @@ class Conversation:
         ids += self._chat.assistant_open()
         return replace(so_far, messages=messages, ids=tuple(ids))
 
+    def unfinished(self, words: str) -> Prompt:
+        """The history and a message of the caller's that may go on after `words`."""
+        so_far = self.prefix()
+        messages = (*so_far.messages, (Role.USER, words))
+        return replace(so_far, messages=messages, ids=self.opening(words))
+
     def opening(self, words: str) -> tuple[int, ...]:
         """What the next prompt begins with if the caller's message begins with `words`."""
         return (*self.prefix().ids, *self._chat.user_open(words))

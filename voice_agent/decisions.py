@@ -53,6 +53,8 @@ def explain(
             "p_complete": round(ending.p_complete, 3),
             "evidence": round(ending.evidence, 2),
         }
+        if ending.model is not None:
+            why["model"] = round(ending.model, 2)
     return Decision(_name(effect), about, at_s, _name(event), why)
 
 

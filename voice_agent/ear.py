@@ -155,6 +155,11 @@ class Ear:
         self.endpointer.set_completion(p_complete)
         self.poll()
 
+    def set_model(self, log_odds: float) -> None:
+        """The language model's estimate of the current pause; likewise."""
+        self.endpointer.set_model(log_odds)
+        self.poll()
+
     def answer_ready(self) -> None:
         """The answer that was being prepared has sound: the turn need not stay open for it."""
         self.endpointer.prepare(False)

@@ -9,8 +9,10 @@ estimates go in, edges come out. States: silent -> speaking -> paused -> (speaki
 
 so a turn that sounds complete ends after `min_silence_ms`, one that does not waits up to its limit,
 and anything between is on a continuous curve. The log-odds are those of the end-of-turn model
-(`prior` without it) plus evidence of the words. Two things lengthen a time-out: this caller's own
-pauses (a moving average of those that turned out not to be the end), and an answer that is still
+(`prior` without it) plus evidence of the words: their cue, and what the language model that is to
+answer them makes of them (`voice_agent.end_of_utterance`). Its word is worth more than a full stop
+of the recogniser's, so with it there is no `sentence_ms`. Two things lengthen a time-out: this
+caller's own pauses (a moving average of those that were not the end), and an answer that is still
 being prepared, because the floor is worth nothing to us before there is something to say.
 """
 
@@ -26,6 +28,8 @@ from .types import IN_RATE
 
 _PER_MS = IN_RATE // 1000
 SURELY_NOT, SURELY = -0.5, 2.5  # log-odds beyond these are worth no finer distinction
+USUAL = 1.0  # log-odds of the language model that neither lengthen nor shorten a time-out
+SOUND = 0.5  # weight of the end-of-turn model beside it: beginnings may fall like ends
 OWN_PAUSE_STRETCH = 1.4  # the time-out is never below this many of the caller's usual pauses
 OWN_PAUSE_WEIGHT = 0.3  # of the newest pause in their moving average
 
@@ -40,7 +44,8 @@ class TurnTaking:
     as a finished sentence. prepare_ms: the silence that an answer in preparation may ask for, so
     that the turn stays open while we could say nothing anyway; it ends with the answer's first
     sound. prior: P(complete) when nothing is known yet. cue_weight: log-odds that a full-strength
-    cue of the words adds. concealed_ms: a run of concealed audio longer than this counts as
+    cue of the words adds. model_weight: of the language model's log-odds that the words are whole;
+    0: it is not heeded. concealed_ms: a run of concealed audio longer than this counts as
     silence, so that a lost network ends a turn. continuation_ms: how long after the end the
     caller's next words still belong to it; max_revisions: how often a turn may go on before nothing
     is thought early for it and its end is final (both used by the turn machine).
@@ -57,6 +62,7 @@ class TurnTaking:
     prepare_ms: int = 600
     prior: float = 0.7
     cue_weight: float = 2.5
+    model_weight: float = 1.0
     concealed_ms: int = 1000
     continuation_ms: int = 1500
     max_revisions: int = 8
@@ -125,12 +131,14 @@ class Edge:
 @dataclass(frozen=True, slots=True)
 class Ending:
     """What an end of turn rested on: the silence, the time-out it had outlasted, the estimate that
-    the time-out came from, and what the words said (their log-odds are `cue_weight` times it)."""
+    the time-out came from, what the words' cue said (its log-odds are `cue_weight` times it), and
+    what the language model did (log-odds; None: nothing in time)."""
 
     silence_ms: float
     timeout_ms: float
     p_complete: float
     evidence: float
+    model: float | None = None
 
 
 class _State(StrEnum):
@@ -156,6 +164,7 @@ class Endpointer:
         self._concealed = 0
         self._p: float | None = None
         self._evidence = 0.0
+        self._model: float | None = None
         self._preparing = False
         self._usual_pause_ms: float | None = None
         self.ending: Ending | None = None  # of the last ENDED
@@ -186,15 +195,19 @@ class Endpointer:
     @property
     def p_complete(self) -> float:
         """The current estimate, evidence of the words included."""
-        p = self._config.prior if self._p is None else self._p
-        log_odds = _log_odds(p) + self._config.cue_weight * self._evidence
+        config = self._config
+        log_odds = _log_odds(config.prior if self._p is None else self._p)
+        if self._model is not None:
+            log_odds = SOUND * log_odds + config.model_weight * (self._model - USUAL)
+        log_odds += config.cue_weight * self._evidence
         return 1.0 / (1.0 + math.exp(-log_odds))
 
     @property
     def timeout_ms(self) -> float:
         """Silence after which the current pause ends the turn."""
         config = self._config
-        wanted = config.silence_ms(self.p_complete, finished=self._evidence > 0)
+        finished = self._evidence > 0 and self._model is None
+        wanted = config.silence_ms(self.p_complete, finished=finished)
         if self._usual_pause_ms is not None:
             own = OWN_PAUSE_STRETCH * self._usual_pause_ms
             wanted = max(wanted, min(own, config.max_silence_ms))
@@ -210,6 +223,12 @@ class Endpointer:
         """The words so far; a dangling "and" lengthens the pause, a finished question shortens
         it."""
         self._evidence = self._cue(transcript)
+
+    def set_model(self, log_odds: float) -> None:
+        """Log-odds that the words are whole, from the language model. Forgotten on RESUMED."""
+        if math.isnan(log_odds):
+            raise ValueError("log-odds are a number")
+        self._model = log_odds
 
     def prepare(self, on: bool) -> None:
         """An answer to the current pause is on its way (True), or its first sound is ready or none
@@ -293,7 +312,9 @@ class Endpointer:
         if self._silence < self.timeout_ms * _PER_MS:
             return []
         edge = Edge(EdgeKind.ENDED, self._last_voiced, self._at)
-        self.ending = Ending(self.silence_ms, self.timeout_ms, self.p_complete, self._evidence)
+        self.ending = Ending(
+            self.silence_ms, self.timeout_ms, self.p_complete, self._evidence, self._model
+        )
         self.reset()
         return [edge]
 
@@ -301,4 +322,5 @@ class Endpointer:
         self._silence = 0
         self._p = None
         self._evidence = 0.0
+        self._model = None
         self._preparing = False

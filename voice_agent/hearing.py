@@ -170,6 +170,7 @@ class Hearing:
         trace.confirmed_words_at_end = transcript.n_confirmed
         if complete:
             self._ear.endpointer.set_evidence(transcript.text)
+            self._turns.call.spawn(self._read(turn, transcript.text), self._passes)
         self._turns.apply(self._judged(turn, transcript, complete))
         if self.own_speech:
             self._stack.own_speech_passes += 1
@@ -212,6 +213,16 @@ class Hearing:
             return
         if turn == self._turn and self._turns.state.caller is tm.Caller.PAUSED:
             self._ear.set_completion(p_complete)
+
+    async def _read(self, turn: TurnId, text: str) -> None:
+        """How likely the caller is done, from the words of the pause."""
+        if self._turns.manual:
+            return
+        log_odds = await self._turns.end_of_utterance(text)
+        if log_odds is None:
+            return
+        if turn == self._turn and self._turns.state.caller is tm.Caller.PAUSED:
+            self._ear.set_model(log_odds)
 
     def watch(self, now_s: float) -> None:
         """A pass that never answers must not leave the caller in silence, nor must a noise."""

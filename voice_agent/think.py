@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from engine.client import Engine, Generation, Session
 from engine.errors import EngineError
@@ -18,6 +18,7 @@ from engine.sampling import SamplingParams
 from engine.text.tools import OPEN
 
 from .context import Prompt
+from .end_of_utterance import EndModel
 from .scope import CancelScope
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,19 @@ class Thinker(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsEnds(Protocol):
+    """A thinker whose model also tells whether a caller has said all they want to say."""
+
+    async def end_of_utterance(
+        self, prompt: Prompt, *, call: str, tenant: str, deadline_s: float
+    ) -> float | None:
+        """Log-odds that the last message of `prompt`, the caller's and still open, is whole; 0 is
+        "even". None: it can't be told, or not in time. Raises nothing and keeps nothing beyond
+        `call`."""
+        ...
+
+
 class EngineThinking:
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
@@ -157,8 +171,10 @@ class EngineThinker:
     Raises engine.errors.UsageError / CapacityError from `think`.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, ends: EndModel | None = None) -> None:
+        """ends: of the same engine; None: it is not asked where utterances end."""
         self._engine = engine
+        self._ends = ends
         self._sessions: dict[str, Session] = {}
 
     def _session(self, call: str, tenant: str) -> Session:
@@ -196,6 +212,20 @@ class EngineThinker:
         except EngineError as error:  # full, or too long: the reply will tell
             log.debug("nothing is computed ahead: %s", error, extra={"call": call})
             return Ahead()
+
+    async def end_of_utterance(
+        self, prompt: Prompt, *, call: str, tenant: str, deadline_s: float
+    ) -> float | None:
+        """One step over the words that are not in the call's cached prompt yet."""
+        if self._ends is None or call not in self._sessions:
+            return None
+        try:
+            return await self._ends.log_odds(
+                prompt.ids, tenant=tenant, call=call, deadline_s=deadline_s
+            )
+        except EngineError as error:  # full, or too long: the turn ends without it
+            log.debug("no end of utterance: %s", error, extra={"call": call})
+            return None
 
     def forget(self, call: str) -> None:
         session = self._sessions.pop(call, None)

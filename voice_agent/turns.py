@@ -15,6 +15,7 @@ from . import turn as tm
 from .context import Prompt
 from .decisions import Decision, Reason, explain
 from .ear import Ear
+from .end_of_utterance import unpunctuated
 from .endpointing import Edge, EdgeKind, Endpointer
 from .events import (
     CallerSilent,
@@ -32,6 +33,8 @@ from .languages.en.keys import SAYS_NOTHING
 from .mouth import Mouth
 from .own_words import Echo
 from .reply_settings import AS_THE_CALL, ReplySettings
+from .shedding import Shed
+from .think import KnowsEnds
 from .tools.desk import ToolDesk, Unsaid
 from .tools.exchange import SPEAK
 from .trace import Mark, TurnTrace
@@ -242,6 +245,18 @@ class Turns:
             trace.early_tokens += ahead.given
             trace.taken_back_tokens += ahead.taken_back
             self.mouth.early_work.wasted(tokens=ahead.taken_back)
+
+    async def end_of_utterance(self, text: str) -> float | None:
+        """Log-odds that the caller's words so far are whole, by the model that is to answer them;
+        None where it can't tell, or has no time to."""
+        thinker, load = self._stack.thinker, self._stack.early.load
+        if not isinstance(thinker, KnowsEnds) or load.shed >= Shed.LLM or not text:
+            return None
+        prompt = self.conversation.unfinished(unpunctuated(self._joined(text)))
+        deadline_s = self._clock.now()  # before any reply: it decides when there is to be one
+        return await thinker.end_of_utterance(
+            prompt, call=self.call.id, tenant=self._tenant, deadline_s=deadline_s
+        )
 
     def words_known(self) -> None:
         """Called by the hearing: the words of the pause were applied."""

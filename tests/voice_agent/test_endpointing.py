@@ -123,6 +123,49 @@ def test_a_finished_sentence_that_sounds_unfinished_waits_half_as_long() -> None
     assert waited == {".": 768.0, "d": 1408.0}
 
 
+def test_the_language_model_outweighs_a_falling_voice_and_a_guessed_full_stop() -> None:
+    """A beginning that sounds whole waits; a whole sentence that sounds unfinished does not."""
+    endpointer = Endpointer(TurnTaking())
+    run(endpointer, speech(10) + silence(5))
+    endpointer.set_completion(0.97)
+    endpointer.set_evidence("There are currently.")
+    assert endpointer.timeout_ms == 280
+    endpointer.set_model(-3.0)
+    assert endpointer.timeout_ms > 1000
+    endpointer.set_completion(0.02)
+    assert endpointer.timeout_ms == 1400
+    endpointer.set_model(5.0)
+    assert endpointer.timeout_ms < 700
+
+
+@given(st.floats(0, 1), st.floats(-12, 12), st.floats(-12, 12), st.sampled_from(sorted(PRESETS)))
+def test_the_model_s_word_shortens_monotonely(p: float, a: float, b: float, preset: str) -> None:
+    config, waits = PRESETS[preset], []
+    for log_odds in sorted((a, b)):
+        endpointer = Endpointer(config)
+        run(endpointer, speech(10) + silence(4))
+        endpointer.set_completion(p)
+        endpointer.set_model(log_odds)
+        waits.append(endpointer.timeout_ms)
+    assert config.min_silence_ms - 1e-6 <= waits[1] <= waits[0] <= config.max_silence_ms + 1e-6
+
+
+def test_the_model_s_word_may_end_a_turn_at_once_and_is_forgotten() -> None:
+    endpointer = Endpointer(TurnTaking(prior=0.5))
+    run(endpointer, speech(10) + silence(9))
+    assert endpointer.poll() == []
+    endpointer.set_model(9.0)
+    (edge,) = endpointer.poll()
+    assert edge == Edge(ENDED, 10 * W, 19 * W)
+    assert endpointer.ending is not None
+    assert endpointer.ending.model == 9.0
+    edges = run(endpointer, speech(10) + silence(4), 19 * W)
+    assert [e.kind for e in edges] == [ONSET, PAUSE]
+    assert endpointer.timeout_ms == Endpointer(TurnTaking(prior=0.5)).timeout_ms
+    with pytest.raises(ValueError, match="number"):
+        endpointer.set_model(math.nan)
+
+
 def test_a_fixed_silence_stays_fixed_whatever_the_words() -> None:
     fixed = TurnTaking(min_silence_ms=500, max_silence_ms=500, prepare_ms=500)
     for p in (0.0, 0.5, 1.0):

@@ -11,7 +11,7 @@ from voice_agent.errors import CapacityError, InternalError, UsageError
 from voice_agent.stt.jobs import SupersededError
 from voice_agent.tools.base import ToolFailed
 
-from .tape import Recorded, ScoreTake, SttTake, ThoughtTake, ToolTake, VoiceTake
+from .tape import EndTake, Recorded, ScoreTake, SttTake, ThoughtTake, ToolTake, VoiceTake
 from .virtual_loop import VirtualLoop
 
 SAME_S = 0.05  # a question this close to its time of then is the same one
@@ -20,7 +20,7 @@ ERRORS: dict[str, type[Exception]] = {
     for e in (CapacityError, EngineError, InternalError, SupersededError, ToolFailed, UsageError)
 }
 
-T = TypeVar("T", SttTake, ScoreTake, ThoughtTake, VoiceTake, ToolTake)
+T = TypeVar("T", SttTake, ScoreTake, EndTake, ThoughtTake, VoiceTake, ToolTake)
 
 
 class Answers:

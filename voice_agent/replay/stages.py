@@ -162,6 +162,22 @@ class ThenThinker:
         ahead = self._answers.tape.ahead
         return Ahead(*ahead[taken]) if taken < len(ahead) else Ahead()
 
+    async def end_of_utterance(
+        self, prompt: Prompt, *, call: str, tenant: str, deadline_s: float
+    ) -> float | None:
+        answers, asked, frame = self._answers, self._answers.now(), self._answers.n_frames
+        if not answers.tape.ends:  # the model of then was not asked
+            return None
+        take = answers.pick(
+            answers.tape.ends,
+            lambda t: _same(t.frame, frame),
+            lambda t: _reach(abs(t.frame - frame)),
+        )
+        if take is None:
+            return None
+        await answers.due(asked, take.asked_s, take.done_s)
+        return take.log_odds
+
     def forget(self, call: str) -> None: ...
 
     async def prepare(self, prefix: Prompt, *, agent: str, tenant: str) -> None: ...

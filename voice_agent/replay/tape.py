@@ -57,6 +57,16 @@ class ScoreTake:
 
 
 @dataclass(slots=True)
+class EndTake:
+    """What the language model made of the words at a pause; log_odds: None if it had no time."""
+
+    asked_s: float
+    frame: int
+    done_s: float = 0.0
+    log_odds: float | None = None
+
+
+@dataclass(slots=True)
 class Delta:
     """A piece of model text. tokens: how many it was made of."""
 
@@ -174,6 +184,7 @@ class Tape:
     vad: list[tuple[float, float]] = field(default_factory=list)
     stt: list[SttTake] = field(default_factory=list)
     scores: list[ScoreTake] = field(default_factory=list)
+    ends: list[EndTake] = field(default_factory=list)
     thoughts: list[ThoughtTake] = field(default_factory=list)
     voice: list[VoiceTake] = field(default_factory=list)
     tools: list[ToolTake] = field(default_factory=list)

@@ -14,13 +14,21 @@ from voice_agent.reply import Speaker
 from voice_agent.scope import CancelScope
 from voice_agent.smart_turn import SmartTurn
 from voice_agent.stt.base import Promoter, Recognizer, Transcript
-from voice_agent.think import Ahead, Source, Thinker, Thinking, Thought, ThoughtUsage
+from voice_agent.think import (
+    Ahead,
+    KnowsEnds,
+    Source,
+    Thinker,
+    Thinking,
+    Thought,
+    ThoughtUsage,
+)
 from voice_agent.tools.base import Tool
 from voice_agent.tts.base import AudioPiece, Clause
 from voice_agent.types import Frame, PcmF32
 from voice_agent.vad import VadService, VadStream, VadWindow
 
-from .tape import Delta, ScoreTake, SttTake, ThoughtTake, ToolTake, VoiceTake
+from .tape import Delta, EndTake, ScoreTake, SttTake, ThoughtTake, ToolTake, VoiceTake
 from .taping import Taping, fault_of
 
 
@@ -125,6 +133,19 @@ class TapedThinker:
         ahead = self._inner.expect(ids, call=call, tenant=tenant)
         self._taping.keep(self._taping.tape.ahead, (ahead.given, ahead.taken_back))
         return ahead
+
+    async def end_of_utterance(
+        self, prompt: Prompt, *, call: str, tenant: str, deadline_s: float
+    ) -> float | None:
+        if not isinstance(self._inner, KnowsEnds):
+            return None
+        take = EndTake(self._taping.now(), self._taping.n_frames)
+        take.log_odds = await self._inner.end_of_utterance(
+            prompt, call=call, tenant=tenant, deadline_s=deadline_s
+        )
+        take.done_s = self._taping.now()
+        self._taping.keep(self._taping.tape.ends, take)
+        return take.log_odds
 
     def forget(self, call: str) -> None:
         self._inner.forget(call)

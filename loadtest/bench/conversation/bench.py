@@ -24,6 +24,7 @@ from . import synthetic
 from .alignment import Aligner
 from .baseline import PLAIN, SMART_TURN, run_baseline
 from .build import FULL, QUICK, build, seed_of
+from .ends import Ends
 from .kept import Kept
 from .ours import Kit, run_ours
 from .report import whole
@@ -37,6 +38,7 @@ from .watch import Run
 log = logging.getLogger(__name__)
 
 OURS = "ours"
+LLM = "smollm2-135m"  # whose step times the table has
 MANNERS = {manner.name: manner for manner in (PLAIN, SMART_TURN)}
 SYSTEMS = (OURS, *MANNERS)
 ROOT = Path(__file__).parents[3]
@@ -96,6 +98,7 @@ class Worker:
             VirtualSmartTurn(store.path("smart-turn-v3.2"), times, known),
             Studio(load_voice(store, "piper-joe", threads=1), known),
             times,
+            Ends(LLM, store.path(LLM), known),
         )
         self._aligner = Aligner(store.path("whisper-tiny.en"))
         self._kept = known

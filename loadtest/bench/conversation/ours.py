@@ -26,6 +26,7 @@ from voice_agent.stack import Stack
 from voice_agent.types import FRAME_MS, OUT_FRAME, Frame, Pcm16
 from voice_agent.vad import SileroVad, VadService
 
+from .ends import Ends
 from .room import Room
 from .scene import REPLIES, Scene
 from .virtual import (
@@ -52,6 +53,7 @@ class Kit:
     smart_turn: VirtualSmartTurn
     studio: Studio
     times: StageTimes
+    ends: Ends
 
     def sound_of(self, text: str) -> Pcm16:
         """A whole reply as it is sent: int16 [n] at 24 kHz."""
@@ -95,7 +97,7 @@ async def _call(scene: Scene, kit: Kit, loop: VirtualLoop, room: Room, watcher: 
         vad=VadService(loop, kit.vad),
         smart_turn=kit.smart_turn,
         recognizer=VirtualRecognizer(kit.recall),
-        thinker=Reciter(texts(scene), kit.times),
+        thinker=Reciter(texts(scene), kit.times, kit.ends),
         chat=PlainChat(),
         tokenizer=PlainTokenizer(),
         speakers={"bench": VirtualSpeaker(kit.studio, kit.times)},

@@ -29,6 +29,7 @@ from voice_agent.think import Ahead, Source, Thought, ThoughtUsage
 from voice_agent.tts.base import AudioPiece, Clause, Voice, WordTime
 from voice_agent.types import IN_RATE, OUT_RATE, Pcm16, PcmF32
 
+from .ends import Ends
 from .kept import Kept
 
 WINDOW_S = 9.0  # of sound that the recogniser's smallest window holds
@@ -228,9 +229,12 @@ class _Reciting:
 class Reciter:
     """Implements `Thinker`: says one text after the other, a word at a time."""
 
-    def __init__(self, texts: Callable[[], str], times: StageTimes) -> None:
+    def __init__(
+        self, texts: Callable[[], str], times: StageTimes, ends: Ends | None = None
+    ) -> None:
         self._texts = texts
         self._times = times
+        self._ends = ends
 
     def think(
         self,
@@ -247,6 +251,16 @@ class Reciter:
 
     def expect(self, ids: Sequence[int], *, call: str, tenant: str) -> Ahead:
         return Ahead()
+
+    async def end_of_utterance(
+        self, prompt: Prompt, *, call: str, tenant: str, deadline_s: float
+    ) -> float | None:
+        """The real model at once; its answer after the time of a first token."""
+        if self._ends is None:
+            return None
+        log_odds = self._ends.log_odds(prompt.messages)
+        await asyncio.sleep(self._times.first_text / 1000)
+        return log_odds
 
     def forget(self, call: str) -> None: ...
 
