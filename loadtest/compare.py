@@ -22,7 +22,7 @@ from voice_agent.errors import UsageError
 BLOCK = 5
 AT_LEAST = 0.05
 """A smaller change, as a share, is not worth a word even if it is no chance."""
-SAME = ("scenario", "transport", "calls", "answers", "seed", "arrival", "models", "hardware")
+SAME = ("scenario", "transport", "calls", "answers", "seed", "arrival", "models")
 COUNTS = ("stuck", "cross_talk", "refused", "barge_ins_missed", "own_word_missing", "false_replies")
 Row = Mapping[str, Any]
 
@@ -79,8 +79,15 @@ def compare(a: Row, b: Row, *, at_least: float = AT_LEAST, seed: int = 0) -> Com
         _cpu(a, b, rng, at_least),
         *(_count(a, b, name) for name in COUNTS),
     ]
-    differ = tuple(f"{n}: {a.get(n)} / {b.get(n)}" for n in SAME if a.get(n) != b.get(n))
+    pairs = {name: (a.get(name), b.get(name)) for name in SAME}
+    pairs["hardware"] = _machine(a), _machine(b)
+    differ = tuple(f"{name}: {x} / {y}" for name, (x, y) in pairs.items() if x != y)
     return Comparison(tuple(changes), differ)
+
+
+def _machine(body: Row) -> str:
+    """Without its load at that moment."""
+    return str(body.get("hardware")).partition(", load")[0]
 
 
 def _waits(

@@ -87,8 +87,7 @@ class Watch:
     def _stepping_s(self) -> float:
         known = [s.numbers for s in self.samples if STEPS in s.numbers]
         return sum(
-            (b[STEPS] - a[STEPS]) * b["engine_step_ms_p50"] / 1000
-            for a, b in pairwise(known)
+            (b[STEPS] - a[STEPS]) * b["engine_step_ms_p50"] / 1000 for a, b in pairwise(known)
         )
 
     def shed(self) -> dict[str, float]:

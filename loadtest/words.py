@@ -29,8 +29,10 @@ SENTENCES = (
     "The next one leaves a little later than it usually does.",
     "My colleague has written it down and will take care of it.",
 )
+LONG = 4
+"""From so many sentences on a small model is asked for a story: it answers briefly else."""
 _WORD = re.compile(r"code word is (\w+)")
-_LENGTH = re.compile(r"in (\d+) short sentence")
+_LENGTH = re.compile(r"(?:in|of) (\d+) (?:short )?sentence")
 _PLAIN = re.compile(r"[a-z]+")
 
 
@@ -38,6 +40,8 @@ def instructions(word: str | None, sentences: int, filler_words: int = 0, salt: 
     """Of one session. filler_words: a longer prompt, of no other session's beginning."""
     text = f"You are a friendly phone agent. Answer in {sentences} short sentence"
     text += "." if sentences == 1 else "s."
+    if sentences >= LONG:
+        text = f"You are a storyteller on the phone. Tell a long story of {sentences} sentences."
     if word is not None:
         text = f"Your code word is {word}. {text}"
     if filler_words:
