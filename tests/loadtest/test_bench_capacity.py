@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from loadtest.bench.capacity.bench import seconds_for, verdict
 from loadtest.bench.capacity.clips import ALIGN, Clip, Judge
 from loadtest.bench.capacity.clock import Cores, ServerLoop
 from loadtest.bench.capacity.paper import Demand
-from loadtest.bench.capacity.times import Machine, SttTimes, VoiceTimes, gpu, roofline
+from loadtest.bench.capacity.times import Machine, SttTimes, VoiceTimes, gpu, machine_from, roofline
 from loadtest.bench.capacity.words import Words
 from loadtest.bench.capacity.world import BASELINE, OURS, Load, answers, simulate
 from voice_agent.replay.virtual_loop import run_virtual
@@ -133,6 +134,11 @@ def test_the_roofline_reads_the_weights_once_a_step() -> None:
     assert engine.predict_prefill_ms(2048) > 9 * engine.predict_prefill_ms(128)
 
 
+def test_a_machine_is_the_same_from_a_file() -> None:
+    told = gpu(0.1)
+    assert machine_from(json.loads(json.dumps(asdict(told)))) == told
+
+
 def test_words_spell_what_they_were_given() -> None:
     words = Words()
     for text in answers():
@@ -148,7 +154,8 @@ def run(**changes: Any) -> dict[str, Any]:
     names = ("recognition", "end-of-turn model", "engine", "voice", "event loop")
     body = {
         "mode": OURS, "calls": 10, "wall_s": 100.0, "stuck": 0, "failed": 0, "refused": 0,
-        "recoveries": 0, "holes": 0, "engine_tokens": 5000, "engine_prompt_tokens": 2000,
+        "recoveries": 0, "holes": 0, "predicts": False,
+        "engine_tokens": 5000, "engine_prompt_tokens": 2000,
         "busy": dict.fromkeys(names, 0.1), "work_s": dict.fromkeys(names, 10.0),
         "voice_to_voice_ms": {"p50": 500.0, "p95": 700.0, "p99": 900.0},
     }  # fmt: skip
@@ -268,8 +275,10 @@ CLIPS = [clip(), clip("two", 3.2)]
 
 
 def simulated(mode: str, calls: int, seconds: float, **changes: Any) -> dict[str, Any]:
-    """changes: of the machine, but for `max_calls`."""
-    load = Load(calls, seconds, ramp_s=2.0, max_calls=changes.pop("max_calls", 0))
+    """changes: of the machine, but for those of the load."""
+    names = ("max_calls", "predicts", "ramp_s")
+    of_load = {"ramp_s": 2.0} | {name: changes.pop(name) for name in names if name in changes}
+    load = Load(calls, seconds, **of_load)
     return simulate(machine(**changes), mode, load, CLIPS, Judge())
 
 
@@ -302,3 +311,12 @@ def test_who_comes_when_all_lines_are_taken_is_refused() -> None:
     body = simulated(OURS, 4, 3.0, max_calls=2)
     assert body["refused"] == 2
     assert not paper.survives(body)
+
+
+def test_admission_that_predicts_lets_in_what_can_be_carried() -> None:
+    """A recogniser of a second a pass: the first few fill it."""
+    slow = {"stt": SttTimes(1000.0, 0.0, 0.0), "device": 8.0}
+    body = simulated(OURS, 12, 5.0, predicts=True, ramp_s=10.0, **slow)
+    assert 0 < body["refused"] < 12
+    assert body["refused_for"]
+    assert body["turns"] > 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.budget import fit
+from engine.budget import CostModel, fit
 from engine.warmup import WarmupReport
 
 WINDOW_S = 9.0
@@ -160,3 +161,21 @@ def gpu(core_ms: float, at_once: float = AT_ONCE) -> Machine:
         answer_within_s=3.0,
         notes=notes,
     )
+
+
+def machine_from(body: Mapping[str, Any]) -> Machine:
+    """What `dataclasses.asdict` made of one, after JSON. Raises KeyError, TypeError."""
+    engine = body["engine"]
+    report = WarmupReport(
+        CostModel(**engine["cost"]),
+        tuple((int(n), float(ms)) for n, ms in engine["decode_ms"]),
+        tuple((int(n), float(ms)) for n, ms in engine["prefill_ms"]),
+        float(engine["seconds"]),
+    )
+    parts = {
+        "engine": report,
+        "stt": SttTimes(**body["stt"]),
+        "voice": VoiceTimes(**body["voice"]),
+        "notes": tuple(tuple(note) for note in body["notes"]),
+    }
+    return Machine(**{**body, **parts})

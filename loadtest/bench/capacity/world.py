@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import EngineConfig
-from gateway.admission import Admission
+from gateway.admission import Admission, Why, judge
 from gateway.pacer import Pacer
 from loadtest.bench.conversation.scene import REPLIES
 from loadtest.bench.llm.measure import tail
@@ -25,6 +25,7 @@ from voice_agent.agent_file import AgentFile
 from voice_agent.errors import CapacityError
 from voice_agent.events import EndReason, Event
 from voice_agent.library.agent import GivenAgents
+from voice_agent.load_section import TARGETS
 from voice_agent.replay.virtual_loop import run_virtual
 from voice_agent.stack import AgentRuntime, Stack
 
@@ -59,7 +60,8 @@ STATIC_LEN = 2048
 @dataclass(frozen=True, slots=True)
 class Load:
     """calls arrive over `ramp_s`; `seconds` are judged after that. texts: what is answered.
-    max_calls: that are let in; 0: as many as come."""
+    max_calls: lines; 0: as many as come. predicts: whether admission looks at the predicted answer
+    too, or at free lines only."""
 
     calls: int
     seconds: float
@@ -67,6 +69,7 @@ class Load:
     texts: tuple[str, ...] = ()
     max_calls: int = 0
     ramp_s: float = RAMP_S
+    predicts: bool = False
 
 
 def answers() -> tuple[str, ...]:
@@ -127,7 +130,11 @@ class Server:
         self.book = Book(loop.time() + load.ramp_s)
         self.used: dict[str, dict[str, float]] = {}
         """What `totals` grew by while it was judged."""
-        self.admission = Admission(load.max_calls or load.calls)
+        self.admission = Admission(
+            load.max_calls or load.calls,
+            forecast=self._forecast if load.predicts else lambda live: None,
+            clock=loop,
+        )
         self.pacer = Pacer(loop)
         self._clips, self._judge = clips, judge
         self._core_s = machine.core_ms / 1000
@@ -136,6 +143,11 @@ class Server:
         """The same words of the same caller get the same answer, early or not."""
         rng = random.Random(f"{self.load.seed} {call.split('/')[0]} {asked}")
         return rng.choice(self._texts)
+
+    def _forecast(self, live: int) -> Why | None:
+        """As the gateway asks."""
+        limit_s = TARGETS * self.machine.target_s
+        return judge(self.stack.outlook(live), self.stack.shed, limit_s)
 
     async def run(self) -> None:
         stages = self.recognizer.start()
@@ -256,7 +268,9 @@ def report(server: Server, mode: str) -> dict[str, Any]:
         "mode": mode,
         "calls": load.calls,
         "seconds": load.seconds,
+        "predicts": load.predicts,
         "refused": server.admission.refused,
+        "refused_for": {why: n for (_, why), n in sorted(server.admission.counts.items()) if why},
         "turns": book.turns,
         "voice_to_voice_ms": tail(book.waits),
         "stages_ms": {name: tail(values) for name, values in sorted(book.stages.items())},
