@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .choose import CLAUSE_TOKENS, WAIT_MS
 from .loop_lag import LoopLag
-from .outlook import EVERY_S, Outlook, Share, StageLoad
+from .outlook import EVERY_S, Average, Outlook, Share, StageLoad, memory_for
 
 if TYPE_CHECKING:
     from engine.stats import EngineStats
@@ -26,10 +26,12 @@ class Forecast:
         self._stack = stack
         self.lag = LoopLag(stack.clock)
         self._shares: defaultdict[str, Share] = defaultdict(Share)
+        self._callers = Average()
 
     async def watch(self) -> None:
         """Until cancelled."""
         while True:
+            self._callers.note(self._stack.clock.now(), self._stack.vad.n_open)
             self.outlook(0)
             await asyncio.sleep(EVERY_S)
 
@@ -40,11 +42,18 @@ class Forecast:
         if stack.engine is not None:
             stats = stack.engine.stats()
             stages.append(self._engine(stats))
-            held = stats.kv_blocks_held
-            memory = stats.kv_blocks_total - held, -(-held // calls) if calls else 0
+            held, total = stats.kv_blocks_held, stats.kv_blocks_total
+            memory = memory_for(calls, self._callers.mean, held, total)
         if stack.voices is not None:
             stages.append(self._voice())
-        return Outlook(calls, tuple(stages), self.lag.mean_s, WAIT_MS / 1000.0, memory)
+        return Outlook(
+            calls,
+            tuple(stages),
+            usual=self._callers.mean,
+            lag_s=self.lag.mean_s,
+            silence_s=WAIT_MS / 1000.0,
+            memory=memory,
+        )
 
     def gauges(self) -> dict[str, float]:
         """Of each stage: the share of its time taken, the predicted wait and service."""

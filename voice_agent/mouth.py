@@ -243,7 +243,9 @@ class Mouth:
     def think_early(self, trace: TurnTrace, text: str, prompt: Prompt) -> None:
         """Work without side effects: the answer the caller gets if this pause is the end."""
         self.cancel_early()
-        reply = self._new(trace.turn, trace, self._clock.now() + self._stack.target_s)
+        ear = self._turns.ear
+        spoken_s = ear.clock_at(ear.endpointer.last_voiced_sample)
+        reply = self._new(trace.turn, trace, spoken_s + self._stack.target_s)
         reply.user_text = text
         trace.early_refused = self.early_work.may_voice()
         reply.voices_early = not trace.early_refused

@@ -1,7 +1,8 @@
 """How soon a caller would be answered, with the calls there are and with one more. Pure.
 
 Each stage has work that waits now, the service that a turn needs of it, and the share of its time
-that is taken on average. With one more caller that share grows by one caller's part; what a turn
+that was taken lately, by the callers there were then. With the callers there are now and one more
+that share grows by as many callers' parts, those who have only just come included: what a turn
 then waits for on average is that of a queue whose service times vary little (M/D/1).
 """
 
@@ -16,6 +17,8 @@ FULL = 0.95
 WINDOW_S = 30.0
 """Over which a stage's share is taken: replies are made in bursts."""
 EVERY_S = 1.0
+FEWEST = 0.5
+"""Callers that a share is divided by at least: the first one's first seconds say little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class StageLoad:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """calls: live ones. lag_s: how late the event loop is. silence_s: that ends a turn.
+    """calls: live ones; usual: on average while the shares were taken, None: as many. lag_s: how
+    late the event loop is. silence_s: that ends a turn.
 
     memory: KV blocks that another call could have, and those that it will probably need; None
     without an engine in this process.
@@ -51,28 +55,57 @@ class Outlook:
 
     calls: int
     stages: tuple[StageLoad, ...] = ()
+    usual: float | None = None
     lag_s: float = 0.0
     silence_s: float = 0.0
     memory: tuple[int, int] | None = None
 
     def answer_s(self, more: int = 0) -> float:
         """Predicted from the end of speech to the first sound, with `more` callers more."""
-        factor = (self.calls + more) / self.calls if self.calls else 1.0
-        stages_s = sum(stage.answer_s(factor) for stage in self.stages)
+        stages_s = sum(stage.answer_s(self._factor(more)) for stage in self.stages)
         return self.silence_s + self.lag_s + stages_s
 
     def full(self, more: int = 1) -> StageLoad | None:
         """The stage that would have no time left, if there is one."""
         if not self.calls:
             return None
-        factor = (self.calls + more) / self.calls
         fullest = max(self.stages, key=lambda stage: stage.busy, default=None)
-        return fullest if fullest is not None and fullest.with_more(factor) > FULL else None
+        full = fullest is not None and fullest.with_more(self._factor(more)) > FULL
+        return fullest if full else None
+
+    def _factor(self, more: int) -> float:
+        if not self.calls:
+            return 1.0
+        usual = self.calls if self.usual is None else self.usual
+        return (self.calls + more) / max(FEWEST, usual)
 
     @property
     def memory_left(self) -> bool:
         """Whether another call's KV blocks can probably be had."""
         return self.memory is None or self.memory[0] >= self.memory[1]
+
+
+def memory_for(calls: int, usual: float, held: int, total: int) -> tuple[int, int]:
+    """(blocks left, blocks that one call needs), each call counted with what one usually holds,
+    those who have only just come included."""
+    each = math.ceil(held / max(FEWEST, usual)) if calls else 0
+    return total - max(held, calls * each), each
+
+
+class Average:
+    """Of a number over `WINDOW_S`, noted about once a second."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def note(self, now_s: float, value: float) -> None:
+        self._seen.append((now_s, value))
+        while self._seen[0][0] < now_s - WINDOW_S:
+            self._seen.popleft()
+
+    @property
+    def mean(self) -> float:
+        return sum(value for _, value in self._seen) / len(self._seen) if self._seen else 0.0
 
 
 class Share:

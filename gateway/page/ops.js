@@ -29,10 +29,16 @@ function state(words, bad = false) {
   $("state").toggleAttribute("data-bad", bad);
 }
 
+function lastRefusal(decisions) {
+  const last = decisions.find(({ taken }) => !taken);
+  return last ? `${last.why}, ${since(last.ago_s)} ago` : "–";
+}
+
 function showFigures(seen) {
   const rows = [
     ["Calls", `${seen.calls.live} of ${seen.calls.limit}`],
     ["Turned away", String(seen.calls.refused)],
+    ["Last turned away", lastRefusal(seen.load.decisions)],
     ["Waiting for a line", String(seen.load.waiting)],
     ["Load has stopped", seen.load.stopped],
     ["An answer takes", `${seen.load.answer_ms} ms`],

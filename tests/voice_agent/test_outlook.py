@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fakes import Scene, say, silence
-from voice_agent.outlook import FULL, WINDOW_S, Outlook, Share, StageLoad
+from voice_agent.outlook import FULL, WINDOW_S, Outlook, Share, StageLoad, memory_for
 
 pytestmark = pytest.mark.unit
 
@@ -33,6 +33,22 @@ def test_a_half_busy_stage_is_full_with_twice_the_callers() -> None:
     assert math.isinf(outlook.answer_s(4))
 
 
+def test_callers_who_have_only_just_come_count_before_they_load_anything() -> None:
+    """Two made the share that was measured; six have come since the last look."""
+    stages = (StageLoad("voice", 0.0, 0.1, 0.2),)
+    assert Outlook(2, stages, usual=2.0).full(1) is None
+    assert Outlook(8, stages, usual=2.0).full(1) is None
+    assert Outlook(9, stages, usual=2.0).full(1) is stages[0]
+
+
+def test_memory_is_counted_for_who_holds_none_yet() -> None:
+    left, each = memory_for(2, 2.0, held=80, total=400)
+    assert (left, each) == (320, 40)
+    left, each = memory_for(9, 2.0, held=80, total=400)
+    assert (left, each) == (40, 40)
+    assert memory_for(0, 0.0, held=60, total=400) == (340, 0)
+
+
 def test_the_first_caller_finds_nobody() -> None:
     outlook = Outlook(0, (StageLoad("voice", 0.0, 0.1, 1.0),))
     assert outlook.full() is None
@@ -48,7 +64,7 @@ def test_memory_is_left_if_another_call_finds_its_blocks() -> None:
 def test_more_callers_are_never_answered_sooner(
     stages: list[StageLoad], calls: int, more: int, lag_s: float
 ) -> None:
-    outlook = Outlook(calls, tuple(stages), lag_s)
+    outlook = Outlook(calls, tuple(stages), lag_s=lag_s)
     assert outlook.answer_s(more) <= outlook.answer_s(more + 1)
     assert outlook.answer_s() >= lag_s
     if outlook.full(more) is not None:

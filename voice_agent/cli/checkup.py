@@ -15,6 +15,7 @@ from voice_agent.machine import Machine, inspect
 from voice_agent.measure import measure
 from voice_agent.models import ModelStore
 from voice_agent.selection import need_of, pick_device
+from voice_agent.stage_plan import plan_stages
 
 _STYLE = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
@@ -73,5 +74,7 @@ def _print_speeds(
         console.print(str(e))
         return
     console.print(f"`auto` would load {choice.llm}, {choice.stt}, {choice.voice}: {choice.why}")
+    plan = plan_stages(speeds, choice.stt, choice.voice, config.server.max_calls, machine.cores)
+    console.print(f"workers for {config.server.max_calls} calls: {plan}", highlight=False)
     for prediction in choice.predictions:
         console.print(f"  {prediction}", highlight=False)

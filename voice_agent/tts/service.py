@@ -308,7 +308,7 @@ class VoiceService:
         if job.is_cancelled():
             self._wasted_s += sound_s
             return
-        late_s = now - job.needed_s
+        late_s = now - job.needed_s - job.pending_s
         if late_s > 0:
             self._late += 1
             self._worst_late_s = max(self._worst_late_s, late_s)
