@@ -6,11 +6,10 @@ this process's control group may use.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from .errors import CapacityError
 from .machine import CGROUP_LIMIT
@@ -23,7 +22,6 @@ RESERVE_FILES = 64
 RESERVE_MB = 256
 """New calls are refused below these, so that live ones never meet the end."""
 MOST_FILES = 65_536
-OPEN_FILES = Path("/proc/self/fd")
 CGROUP = CGROUP_LIMIT.parent
 
 
@@ -39,8 +37,9 @@ def raise_limit(needed: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
+        with contextlib.suppress(ValueError, OSError):  # the kernel's own limit is lower
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
     if soft != resource.RLIM_INFINITY and soft < needed:
         raise CapacityError(
             f"this process may open {soft} files and needs {needed} for its connections and calls: "
@@ -52,7 +51,9 @@ def raise_limit(needed: int) -> int:
 
 
 def open_files() -> int:
-    return len(os.listdir(OPEN_FILES)) - 1  # the listing's own
+    import psutil
+
+    return int(psutil.Process().num_fds())
 
 
 def free_memory_mb() -> int:

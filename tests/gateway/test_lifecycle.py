@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from voice_agent.events import EndReason
 from voice_agent.vitals import Sign, Vitals
 
 pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[2]
 
 
 class Stack(FakeStack):
@@ -241,6 +244,24 @@ async def test_a_bad_configuration_changes_nothing_and_says_why(
             assert list(s.stack.agents) == ["default", "other"]
         count = b'voice_agent_config_reloads_total{outcome="refused"} 2.0'
         assert count in s.server.gateway.metrics.render()
+
+
+def test_a_process_that_hangs_with_the_interpreters_lock_ends_itself() -> None:
+    """As native code does that never gives the lock back: no thread of Python runs any more."""
+    script = (
+        "import ctypes\n"
+        "from gateway.lifecycle import _dead_mans_switch\n"
+        "_dead_mans_switch(1)\n"
+        "ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the lock\n"
+        "print('it went on')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=50
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Timeout" in done.stderr
+    assert 'File "<string>", line 4' in done.stderr, "where it hung"
 
 
 async def test_a_server_without_controls_says_so() -> None:
