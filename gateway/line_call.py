@@ -242,7 +242,7 @@ class LineCall:
             log.exception("a call could not be resumed")
         finally:
             if self._carrier is not carrier:
-                await carrier.line.close()
+                await _closed(carrier)
 
     def _take_over(
         self, group: asyncio.TaskGroup, call: CallPort, carrier: Carrier, back: Return
@@ -250,7 +250,7 @@ class LineCall:
         old = self._carrier
         if old is not None:
             self._lose(old, back.silent_ms)  # it may live still
-            group.create_task(old.line.close())
+            group.create_task(_closed(old))
         self.credential.settle()
         call.playing_behind(carrier.way.lead_ms)
         self._carry(call, carrier)
@@ -341,6 +341,14 @@ class LineCall:
     def leave(self) -> None:
         """The client hangs up past its line."""
         self._client_leaves()
+
+
+async def _closed(carrier: Carrier) -> None:
+    """Whatever happens to a line that is given up, the call goes on."""
+    try:
+        await carrier.line.close()
+    except Exception:
+        log.exception("a line did not close cleanly")
 
 
 async def _first(*events: asyncio.Event) -> None:

@@ -1,7 +1,9 @@
 """The call's events as the page reads them: small JSON objects on the data channel `events`.
 
 `type` is one of started, speech, partial, final, reopened, reply, text, heard, done, trace, error,
-ended; turns and replies are named by their numbers within the call.
+ended; turns and replies are named by their numbers within the call. Beside them there is `line`, of
+the line itself (line_call.py): the next credential (`resume`, `hold_s`; on a socket only), or how
+long there was no line (`gap_ms`).
 """
 
 from __future__ import annotations

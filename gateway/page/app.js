@@ -11,7 +11,7 @@ import { t, translate } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const RETRY_S = [1, 2, 4, 8];
-const RESUME_S = 1; // between two attempts to go on with a call
+const RESUME_S = [1, 3]; // between two attempts to go on with a call, which waits for so long only
 const FIRST_ANSWER = "thinking";
 
 const ENDINGS = ["agent_goodbye", "idle_timeout", "max_duration", "operator_hung_up",
@@ -182,7 +182,8 @@ function resume(error, back) {
   show("resuming");
   if (["no-media", "no-socket"].includes(error.kind)) bySocket = error.kind === "no-media";
   held = back;
-  const wait = error.kind === "lost" ? 0 : Math.max(RESUME_S, error.retryAfter);
+  const [least, most] = RESUME_S;
+  const wait = error.kind === "lost" ? 0 : Math.min(most, Math.max(least, error.retryAfter));
   timer = setTimeout(tryAgain, wait * 1000);
 }
 

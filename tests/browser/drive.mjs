@@ -317,21 +317,40 @@ const scenes = {
     let left = o.fails || 0;
     await page.route("**/rtc/resume", (route) => (left-- > 0 ? route.abort() : route.continue()));
     await page.click("#talk");
-    await page.waitForFunction(() => document.querySelector(".agent .heard")?.textContent.length > 20);
+    const heard = async () => (await texts(".agent .heard")).at(-1);
+    const hears = (n) => page.waitForFunction(
+      (chars) => [...document.querySelectorAll(".agent .heard")].at(-1)?.textContent.length > chars, n);
+    const write = async (text) => {
+      const n = (await texts(".agent")).length;
+      await page.fill("#write", text);
+      await page.keyboard.press("Enter");
+      await page.waitForFunction((before) => document.querySelectorAll(".agent").length > before, n);
+    };
+    if (o.write) {
+      await hears(8); // the greeting
+      await write(o.write);
+    }
+    await hears(20);
+    if (o.kill) process.kill(o.kill, "SIGKILL");
     const calm = saw.console_errors.length;
     await state("resuming");
-    saw.heard_before = (await texts(".agent .heard"))[0];
+    saw.heard_before = await heard();
+    saw.replies_before = (await texts(".agent")).length;
     await shot("resuming");
     saw.axe = await faults();
     await state("listening", "hearing", "thinking", "speaking");
     saw.console_errors.length = calm; // of attempts that were made to fail
     saw.agent_rms = (await agentRms(1500)).rms;
-    await page.waitForFunction((n) => document.querySelector(".agent .heard").textContent.length > n + 20,
-      saw.heard_before.length);
-    saw.heard_after = (await texts(".agent .heard"))[0];
+    await hears(saw.heard_before.length + 20);
+    saw.heard_after = await heard();
     saw.replies = (await texts(".agent")).length;
     saw.cut = (await texts(".agent.cut")).length;
     saw.statuses = await page.evaluate(() => window.statuses);
+    if (o.write) {
+      await write("Thank you. Goodbye.");
+      await hears(2);
+      saw.answered = await heard();
+    }
     await page.click("#talk");
     await state("ended");
     saw.ended = await status();

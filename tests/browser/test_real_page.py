@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.support.clips import clip, plain, room
 from tests.support.real_server import RealServer
+from tests.support.real_server import real_server as start_real_server
 from voice_agent.audio import resample, write_wav
 from voice_agent.types import IN_RATE
 
@@ -36,3 +38,28 @@ def test_a_person_asks_is_answered_and_interrupts(
     assert saw["console_errors"] == []
     assert saw["requests_elsewhere"] == []
     assert saw["ended"] == "Call ended"
+
+
+@pytest.mark.slow
+def test_a_worker_is_killed_in_the_midst_of_a_story_and_the_story_goes_on(
+    drive: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    wav = tmp_path / "silence.wav"
+    write_wav(wav, np.zeros(48_000, np.int16), 48_000)
+    with start_real_server(tmp_path, "--media-workers", "1") as server:
+        (worker,) = [
+            child
+            for child in psutil.Process(server.pid).children(recursive=True)
+            if "gateway.workers" in child.cmdline()
+        ]
+        options = {"write": "Tell me a story.", "kill": worker.pid, "timeout": 60_000}
+        saw = drive(server.http, "resume", wav=str(wav), **options)
+        metrics = server.get("/metrics")
+    assert "Reconnecting: your call is kept…" in saw["statuses"]
+    assert saw["agent_rms"] > 0.01
+    assert saw["heard_after"].startswith(saw["heard_before"])
+    assert saw["replies"] == saw["replies_before"], "it is the same reply"
+    assert saw["answered"], "and the call goes on after it"
+    assert saw["console_errors"] == []
+    assert 'voice_agent_line_losses_total{what="resumed"} 1.0' in metrics
+    assert 'reason="caller_hung_up",transport="webrtc"} 1.0' in metrics

@@ -26,12 +26,13 @@ START_WITHIN_S = 300  # a busy machine loads slowly; never asserted, only given 
 @dataclass(frozen=True)
 class RealServer:
     """page_port: of a page on this machine that may call the server. history: where it remembers
-    its calls."""
+    its calls. pid: of its process."""
 
     port: int
     log: Path
     page_port: int
     history: str
+    pid: int
 
     @property
     def http(self) -> str:
@@ -57,7 +58,8 @@ def command(*args: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def real_server(folder: Path) -> Iterator[RealServer]:
+def real_server(folder: Path, *more: str) -> Iterator[RealServer]:
+    """more: options of `voice-agent up`."""
     agents = folder / "agents"
     agents.mkdir()
     (agents / "default.toml").write_text(STORYTELLER, "utf-8")
@@ -76,10 +78,10 @@ def real_server(folder: Path) -> Iterator[RealServer]:
     models = ["--llm", "smollm2-135m", "--stt", "whisper-tiny.en", "--voice", "piper-joe"]
     with log.open("w") as out:
         process = subprocess.Popen(
-            command("up", "--port", str(port), "--no-fetch", *models),
+            command("up", "--port", str(port), "--no-fetch", *models, *more),
             stdout=out, stderr=subprocess.STDOUT, env=env, cwd=folder,
         )  # fmt: skip
-    server = RealServer(port, log, page_port, history)
+    server = RealServer(port, log, page_port, history, process.pid)
     try:
         _wait_ready(process, server)
         yield server
