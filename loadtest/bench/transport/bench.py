@@ -126,6 +126,8 @@ async def measure(
         if server.stdin is not None:
             server.stdin.close()
         await asyncio.to_thread(server.wait)
+        if server.stdout is not None:
+            server.stdout.close()
     return Cost(
         subject.name,
         calls,
