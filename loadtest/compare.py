@@ -23,7 +23,10 @@ BLOCK = 5
 AT_LEAST = 0.05
 """A smaller change, as a share, is not worth a word even if it is no chance."""
 SAME = ("scenario", "transport", "calls", "answers", "seed", "arrival", "models")
-COUNTS = ("stuck", "cross_talk", "refused", "barge_ins_missed", "own_word_missing", "false_replies")
+COUNTS = (
+    "stuck", "cross_talk", "refused", "barge_ins_missed", "own_word_missing", "false_replies",
+    "server_holes",
+)  # fmt: skip
 Row = Mapping[str, Any]
 
 

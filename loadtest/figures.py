@@ -17,6 +17,8 @@ from loadtest.watch import Watch
 SCHEMA = 1
 SPLIT = ("end_of_turn", "transcript", "first_text", "first_clause", "first_audio", "playout")
 """Stages of the turn's trace, in the order they end."""
+RTP = ("webrtc", "sip")
+"""There a client hears a hole of the server's as silence: the server's own count stands for it."""
 Row = dict[str, Any]
 
 
@@ -117,7 +119,10 @@ def report(options: Options, hardware: str, raw: Raw) -> Row:
     """The JSON of one run; its `raw` part has every sample that a figure was made of."""
     turns, calls, windows = turn_rows(raw), call_rows(raw), window_rows(raw)
     body = head(options, hardware, raw) | summary(turns, calls)
-    body |= server_side(raw.records, turns)
+    body |= server_side(raw.records)
+    if options.transport in RTP and body.get("server_holes") and body["call_minutes"]:
+        body["glitches"] += body["server_holes"]
+        body["glitches_per_min"] = body["glitches"] / body["call_minutes"]
     foreign = [c["foreign_frames"] for c in calls if c["foreign_frames"] is not None]
     body["foreign_frames"] = sum(foreign) if foreign else None
     body |= cross_talk(raw.cross_talk, body["foreign_frames"])
@@ -201,7 +206,7 @@ def cross_talk(found: CrossTalk | None, foreign_frames: int | None) -> Row:
     }
 
 
-def server_side(records: Sequence[Mapping[str, Any]] | None, turns: Sequence[Row]) -> Row:
+def server_side(records: Sequence[Mapping[str, Any]] | None) -> Row:
     """The split of a turn, by the server's own record of it, and what it lost on the way."""
     if records is None:
         return {"split_ms": None, "server_voice_to_voice_ms": None}

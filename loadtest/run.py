@@ -243,8 +243,8 @@ def notes(ready: Prepared, logs: Sequence[CallLog]) -> list[str]:
         out.append("CPU and memory hold the callers too: one process")
     if ready.options.transport in ("webrtc", "sip"):
         out.append(
-            "the client hears packets that come late; sound that was not there in time is in "
-            "server_holes"
+            "glitches: packets that came too late, by the client, and holes in the sound, by the "
+            "server's own count"
         )
     return out
 

@@ -25,7 +25,7 @@ async def nothing() -> dict[str, float]:
     return {}
 
 
-def a_run(**log: object) -> dict[str, object]:
+def a_run(transport: str = "ws", **log: object) -> dict[str, object]:
     talkers = Group(name="talkers", share=1.0)
     street = Group(name="street", count=1, speech="noise", measured=False)
     one = CallLog(up_s=10.0, down_s=70.0, frames=3000, **log)  # type: ignore[arg-type]
@@ -52,12 +52,18 @@ def a_run(**log: object) -> dict[str, object]:
         }  # fmt: skip
         watch.samples.append(Sample(10.0 + i, 0.5 * i, 800.0 + i, numbers))
     records = [
-        {"voice_to_voice_ms": 300.0 + i, "stages": {"end_of_turn": 200.0 + i}, "outcome": "spoken"}
+        {
+            "voice_to_voice_ms": 300.0 + i,
+            "stages": {"end_of_turn": 200.0 + i},
+            "outcome": "spoken",
+            "holes": i % 2,
+        }
         for i in range(20)
     ] + [{"voice_to_voice_ms": None, "stages": {"end_of_turn": 9.0}, "outcome": "no_input: noise"}]
     cross = CrossTalk(answers=21, missing=1, foreign=[(0, ["piano"])])
     raw = Raw(calls, watch, 10.0, 60.0, records, cross)
-    return report(Options(calls=2, seconds=60.0), "2 cores", raw)
+    options = Options(calls=2, seconds=60.0, transport=transport)  # type: ignore[arg-type]
+    return report(options, "2 cores", raw)
 
 
 def test_the_json_has_what_was_asked_for() -> None:
@@ -83,6 +89,14 @@ def test_the_json_has_what_was_asked_for() -> None:
     assert body["outcomes"] == {"spoken": 20, "no_input": 1}
     assert set(body["groups"]) == {"talkers", "street"}
     assert body["groups"]["street"]["turns"] == 1
+
+
+def test_holes_that_arrive_as_silence_are_counted_by_the_server() -> None:
+    assert a_run()["glitches"] == 2
+    body = a_run("webrtc")
+    assert body["server_holes"] == 10
+    assert body["glitches"] == 12
+    assert body["glitches_per_min"] == pytest.approx(12 / body["call_minutes"])
 
 
 def test_nothing_to_compare_with_is_no_zero() -> None:
