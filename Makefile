@@ -21,7 +21,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)$(if $(filter-out dev,$(EXTRAS))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels models test test-image test-net test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-line bench-conversation bench-capacity bench-gil soak soak-short load clean
+.PHONY: help install up kernels models test test-image test-net test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-line bench-conversation bench-smoke bench-capacity bench-gil soak soak-short load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,6 +113,10 @@ bench-line: $(INSTALL_DONE) ## Calls over a line with loss and jitter, in real t
 
 bench-conversation: $(INSTALL_DONE) ## Turn-taking beside two baselines. ARGS="--quick" or "--clips DIR"
 	$(BIN)/python -m loadtest.conversation --json out/conversation.json $(ARGS)
+
+bench-smoke: $(INSTALL_DONE) ## Counts and ratios beside the committed baseline; status 1 where one is worse. ARGS=--accept
+	$(BIN)/voice-agent models fetch --group small
+	$(BIN)/python -m loadtest.bench smoke $(ARGS)
 
 bench-capacity: $(INSTALL_DONE) ## Calls that a machine carries, on paper and simulated. ARGS="--profile gpu"
 	$(BIN)/python -m loadtest.bench capacity --json out/capacity.json $(ARGS)

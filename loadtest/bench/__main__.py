@@ -23,6 +23,7 @@ ONE = {
     "vad": "vad",
     "capacity": "capacity.bench",
     "gil": "gil.bench",
+    "smoke": "smoke.__main__",
 }
 
 

@@ -165,7 +165,7 @@ def _virtual(
     engine = _engine(bench, policy)
     ledger = Ledger(CYCLE_S, CYCLE_S + seconds)
     for script in calls:
-        engine.later(script.begin_s(), partial(_take_turn, engine, script, ledger))
+        engine.later(script.begin_s(), partial(take_turn, engine, script, ledger))
     engine.run(CYCLE_S + seconds)
     return ledger.body(rate)
 
@@ -186,7 +186,7 @@ def scripts(
     return make
 
 
-def _take_turn(engine: VirtualEngine, script: Script, ledger: Ledger) -> None:
+def take_turn(engine: VirtualEngine, script: Script, ledger: Ledger) -> None:
     prompt, n_out, cuts = script.turn()
     voice = ledger.open(engine.clock.now(), cuts)
     request_id, listener = engine.ask(prompt, n_out)
@@ -194,7 +194,7 @@ def _take_turn(engine: VirtualEngine, script: Script, ledger: Ledger) -> None:
 
     def on_end(now: float) -> None:
         heard_s = max(now, voice.dry_at or now)
-        engine.later(script.again_s(heard_s), partial(_take_turn, engine, script, ledger))
+        engine.later(script.again_s(heard_s), partial(take_turn, engine, script, ledger))
 
     listener.on_end = on_end
 
