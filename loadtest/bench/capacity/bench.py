@@ -70,7 +70,7 @@ def run(a: argparse.Namespace, clips: Sequence[Clip], judge: Judge) -> dict[str,
     ]
     show_paper(body["paper"])
     body["runs"] = simulated(machine, a, clips, judge)
-    if body["runs"]:
+    if any(row["mode"] == OURS for row in body["runs"]):
         body["verdict"] = verdict(machine, body["runs"])
         show_verdict(body["verdict"])
     return body
