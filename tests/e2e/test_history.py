@@ -7,14 +7,14 @@ import base64
 import json
 import os
 import subprocess
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
 from openai import AsyncOpenAI
 
 from tests.support.clips import clip
-from tests.support.history import GIVE_UP_S, wait_until
+from tests.support.history import GIVE_UP_S, rows, wait_until
 from tests.support.real_server import RealServer, command
 from voice_agent.audio import resample
 
@@ -51,18 +51,13 @@ def calls(server: RealServer, *args: str) -> str:
 
 
 def test_a_call_is_remembered_by_its_trace_alone(real_server: RealServer) -> None:
-    before = {c["id"] for c in json.loads(calls(real_server, "export"))}
+    file = Path(real_server.history.removeprefix("sqlite:///"))
+    before = {name for (name,) in rows(file, "SELECT id FROM calls")}
     said = asyncio.run(hold_a_call(real_server))
     assert len(said.split()) >= 3
-    found: list[dict[str, Any]] = []
-
-    def over() -> bool:
-        everything = json.loads(calls(real_server, "export"))
-        found[:] = [c for c in everything if c["id"] not in before and c["outcome"]]
-        return bool(found)
-
-    wait_until(over)
-    (one,) = found
+    ended = "SELECT id FROM calls WHERE outcome IS NOT NULL"
+    wait_until(lambda: bool({name for (name,) in rows(file, ended)} - before))
+    (one,) = [c for c in json.loads(calls(real_server, "export")) if c["id"] not in before]
     assert (one["transport"], one["agent"], one["outcome"]) == (
         "realtime", "default", "caller_hung_up",
     )  # fmt: skip
