@@ -45,8 +45,8 @@ class Calibration:
 
 
 CALIBRATION = Calibration(1.2, 2.8)
-"""Of any model: the mean of SmolLM2-135M and Qwen2.5-0.5B, which differ less from each other than
-either does between a call's first words (offset 3.2 and 3.8) and a dialogue (2.4 and 1.8).
+"""Of any model: near the mean (1.19, 2.9) of SmolLM2-135M and Qwen2.5-0.5B, which differ less from
+each other than between a call's first words (offset 3.2 and 3.8) and a dialogue (2.6 and 2.1).
 `python -m loadtest.bench.utterances` repeats it."""
 
 

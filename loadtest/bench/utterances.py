@@ -5,8 +5,8 @@ Run: python -m loadtest.bench.utterances [--model NAME_OR_PATH] [--json F]
 Thirty utterances as callers make them, and two beginnings of each, are asked of the engine as a
 call asks (`voice_agent.end_of_utterance`), as a call's first words and in the middle of a dialogue.
 Told of each: how many pairs of a whole one and a beginning it has in the right order (the area
-under the ROC curve), and the logistic regressions of which `CALIBRATION` is the mean. Nothing here
-is in the conversation benchmark's recordings.
+under the ROC curve), and the logistic regressions that `CALIBRATION` stands for. Nothing here is in
+the conversation benchmark's recordings.
 """
 
 from __future__ import annotations
