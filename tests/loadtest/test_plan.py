@@ -28,10 +28,10 @@ def test_every_scenario_that_comes_along_can_be_planned(name: str) -> None:
 
 
 def test_the_named_ones_are_there() -> None:
-    assert set(names()) >= set(
-        ["chatty", "long-answers", "barge-in", "intruder", "cold-tenants", "flood", "noise-only",
-         "slow-network"]
-    )  # fmt: skip
+    assert set(names()) >= {
+        "chatty", "long-answers", "barge-in", "intruder", "cold-tenants", "flood", "noise-only",
+        "slow-network",
+    }  # fmt: skip
 
 
 def test_same_seed_same_calls_another_seed_other_ones() -> None:
