@@ -116,7 +116,7 @@ def make_engine(url: sa.URL, *, busy_s: float, read_only: bool = False) -> sa.En
             f"history.url: {url.drivername} is no kind of database that is known here", code="VA436"
         ) from None
     except ModuleNotFoundError as e:
-        extra = "'voice-agent[postgres]'" if url.get_backend_name() == "postgresql" else str(e.name)
+        extra = "'psycopg[binary]'" if e.name == "psycopg" else e.name
         raise UsageError(
             f"history.url needs a driver that is not installed: pip install {extra}", code="VA436"
         ) from None

@@ -149,6 +149,7 @@ def test_a_damaged_file_is_kept_aside(store: Store, path: Path) -> None:
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("oracle8://u:pw@h/d", "no kind of database"),
+        ("mysql+pymysql://u:pw@h/d", "pip install pymysql"),
     ],
 )
 def test_an_address_that_cannot_be(given: str, says: str) -> None:
