@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 VOICED_PROB = 0.5
 CONFIDENT_PROB = 0.8  # of a window: voice that should have been words
+SURELY_MS = (
+    600  # of such voice is transcribed, whatever came before, and asked for again if in vain
+)
 WORDLESS_MS = 10_000  # voice for so long of which no word was understood is a noise
 SPARSE_MS, SPARSE = 6000, 0.8
 """Sure voice from which on fewer words and digits a second are a noise; callers say twice that."""
@@ -144,7 +147,10 @@ class Hearing:
         self, turn: TurnId, utterance: Utterance, deadline_s: float, *, complete: bool
     ) -> None:
         try:
-            transcript = await utterance.transcribe(deadline_s=deadline_s, pause=complete)
+            surely = complete and self.confident_ms >= SURELY_MS
+            transcript = await utterance.transcribe(
+                deadline_s=deadline_s, pause=complete, surely=surely
+            )
         except Exception as error:
             if not isinstance(error, VoiceAgentError):
                 log.exception("recognition failed", extra={"call": self._turns.call.id})

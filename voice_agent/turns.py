@@ -28,7 +28,7 @@ from .events import (
     TurnTraced,
 )
 from .floor_watch import FloorWatch
-from .hearing import Hearing
+from .hearing import SURELY_MS, Hearing
 from .languages.en.keys import SAYS_NOTHING
 from .mouth import Mouth
 from .own_words import Echo
@@ -44,8 +44,6 @@ from .vad import VadWindow
 if TYPE_CHECKING:
     from .agent import Call
     from .stack import AgentRuntime, FixedSpeech, Stack
-
-RECOVERY_SPEECH_MS = 600
 
 
 class Turns:
@@ -76,7 +74,7 @@ class Turns:
         self._reopened = ""  # words of a re-opened message, to be joined by what follows
         self._reopened_index = -1  # the turn re-opened last
         self.asked_to_respond: ReplySettings | None = None  # waits for a manual commit
-        self._reply_ending = False
+        self._reply_ending = self._moved_on = False
         self.client_committed = False  # what is being understood: it ends as a turn, whatever it is
         self.n_done = 0
         self.voice_to_voice_ms: float | None = None
@@ -314,7 +312,7 @@ class Turns:
         if kept:
             self._stands(trace, kept)
         elif (
-            confident_ms >= RECOVERY_SPEECH_MS
+            confident_ms >= SURELY_MS
             and self.auto_response
             and not self.manual
             and not self.hearing.own_speech
@@ -350,7 +348,7 @@ class Turns:
             reply.trace.mark(Mark.BARGE_IN_ONSET, onset_s)
             reply.trace.mark(Mark.BARGE_IN_DECIDED, self._clock.now())
         self._announce(turn, onset_ms)  # clients stop playing on it
-        self.mouth.over(ReplyStatus.INTERRUPTED)
+        self._end_reply()
         if not self._reply_ending:
             self.tools.interrupted()
 
@@ -358,8 +356,16 @@ class Turns:
         reply = self.mouth.reply
         if reply is not None and reply.trace is not None:
             reply.trace.mark(Mark.BARGE_IN_DECIDED, self._clock.now())
-        self.mouth.over(ReplyStatus.INTERRUPTED)
+        self._end_reply()
         self.tools.interrupted()
+
+    def _end_reply(self, *, finish_trace: bool = True) -> int:
+        """As the turn machine decided: it has moved the floor on, perhaps to the next answer."""
+        self._moved_on = True
+        try:
+            return self.mouth.over(ReplyStatus.INTERRUPTED, finish_trace=finish_trace)
+        finally:
+            self._moved_on = False
 
     def end(self) -> None:
         """Nobody is listened to and nothing more is begun."""
@@ -371,7 +377,7 @@ class Turns:
         """The caller goes on with what we had just committed."""
         self.ear.endpointer.learn_pause(float(effect.onset_ms - self.state.committed_end_ms))
         trace = self._traces.get(effect.old.index)
-        heard = self.mouth.over(ReplyStatus.INTERRUPTED, finish_trace=False)
+        heard = self._end_reply(finish_trace=False)
         self.tools.interrupted(finish_trace=False)
         if heard == 0:  # take the message back; its words join what follows
             self._reopened = self.conversation.reopen_user() or ""
@@ -436,9 +442,10 @@ class Turns:
     def reply_over(self, status: ReplyStatus) -> None:
         """Called by the mouth when the reply with the floor ended; the history is up to date."""
         self.call.touch()
-        self._reply_ending = True  # a candidate that is left becomes a turn: nobody was cut
-        self.apply(tm.ReplyOver())
-        self._reply_ending = False
+        if not self._moved_on:
+            self._reply_ending = True  # a candidate that is left becomes a turn: nobody was cut
+            self.apply(tm.ReplyOver())
+            self._reply_ending = False
         if self.tools.waiting and self.state.caller in (tm.Caller.SILENT, tm.Caller.MUTED):
             self.apply(tm.ReplyBegins())  # the floor stays ours until their results are spoken of
         self.conversation.make_room()

@@ -119,6 +119,8 @@ def no_silent_end(scene: Scene, *, faults: bool) -> None:
 )
 @example(script=["#", "question", "clear"], first_s=0.4, greeting="")
 @example(script=["#", "question", "mute", "clear"], first_s=1.3, greeting="Hello there friend.")
+@example(script=["hello", "mute", "hello", "#"], first_s=0.4, greeting="Hello there friend.")
+@example(script=["respond", "slow", "noise", "hello", "hello"], first_s=0.05, greeting="")
 def test_any_order_of_events_ends_in_listening(
     script: list[str], first_s: float, greeting: str
 ) -> None:

@@ -34,7 +34,8 @@ CHAR_S = 0.06  # a clause nobody spoke then: this long a character, in silence
 class ThenVad:
     """Probabilities in the order they came, each when it came; one stream."""
 
-    n_open = 0
+    n_open = calls = 0
+    busy_s = 0.0
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers

@@ -3,8 +3,8 @@
 The voice detector takes some noise for speech, and every such start asks for passes. A call whose
 passes find nothing, one after the other, is a suspect: its passes come after everybody's finals and
 are spread out, so that they take at most `SHARE` of the recogniser's time. A call that never said a
-word shares one such ration with all that never did; a pass for which there is none is skipped. The
-first word ends all suspicion.
+word shares one such ration with all that never did; a pass for which there is none is skipped,
+unless what it would hear is surely voice. The first word ends all suspicion.
 """
 
 from __future__ import annotations

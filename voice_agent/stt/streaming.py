@@ -111,13 +111,19 @@ class Utterance:
                 self._drop_to(self._end - lead)
 
     async def transcribe(
-        self, final: bool = False, deadline_s: float = 0.0, *, pause: bool = False
+        self,
+        final: bool = False,
+        deadline_s: float = 0.0,
+        *,
+        pause: bool = False,
+        surely: bool = False,
     ) -> Transcript:
         """The words of all audio so far.
 
         pause: asked at a VAD pause; such a pass is ordered like a final, because it becomes the
         final if no more voice comes: a final asked later then returns at once. final: every word is
-        confirmed. When the recogniser is full, a newer request replaced this one, or the call's
+        confirmed. surely: it sounds so much like speech that it is heard whatever its call's noise
+        has had. When the recogniser is full, a newer request replaced this one, or the call's
         noise has had its ration, a partial returns the newest words known. Raises InternalError
         (model failed) and, for finals, CapacityError.
         """
@@ -131,7 +137,7 @@ class Utterance:
                 if urgent and not self._suspect and isinstance(self._recognizer, Promoter):
                     self._recognizer.promote(self)
                 await asyncio.shield(running.done)
-            elif not final and not await self._may_pass(urgent):
+            elif not final and not surely and not await self._may_pass(urgent):
                 break
             else:
                 try:

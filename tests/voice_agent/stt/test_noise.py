@@ -208,3 +208,12 @@ def test_a_call_counts_its_false_starts_and_hears_words_after_them() -> None:
     assert gauges["vad_false_starts_total"] >= 3
     assert gauges["stt_wordless_seconds_total"] > 0.0
     assert ("user", "what is the time") in scene.history
+
+
+def test_a_caller_who_comes_after_much_noise_is_heard_at_once() -> None:
+    scene = Scene("Of course.")
+    scene.recognizer.delay_s = 0.7  # what the noise cost is more than its call has in a minute
+    coughs = [part for _ in range(4) for part in (cough(1100), silence(900))]
+    scene.play(silence(300), *coughs, say("what is the time"), tail_ms=6000)
+    assert scene.stack.gauges()["stt_wordless_seconds_total"] > 2.0
+    assert ("user", "what is the time") in scene.history
