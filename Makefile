@@ -61,7 +61,10 @@ test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
 	@command -v sipp >/dev/null || echo "NOT RUN: telephone tests: needs sipp"
 	@command -v iptables >/dev/null || echo "NOT RUN: NAT tests: needs iptables"
 	@command -v turnserver >/dev/null || echo "NOT RUN: TURN tests: needs coturn"
-	$(BIN)/python -m pytest -m "not slow and not gpu$(if $(shell command -v chromium && command -v node),, and not browser)" $(ARGS)
+	@rc=0; \
+	$(BIN)/python -m pytest --durations=15 -m "not unit and not interp and not slow and not gpu$(if $(shell command -v chromium && command -v node),, and not browser)" $(ARGS) || [ $$? -eq 5 ] || rc=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15 -m "(unit or interp) and not slow and not gpu" $(ARGS) || [ $$? -eq 5 ] || rc=1; \
+	exit $$rc
 
 test-browser: $(INSTALL_DONE) ## Only the tests with headless Chromium.
 	$(BIN)/python -m pytest -m browser $(ARGS)
