@@ -114,14 +114,15 @@ async function conversation() {
   saw.connected = true;
   await watchSilence();
   const greeting = agentRms(3500); // a short answer may be cut before it can be measured
-  await page.waitForSelector(".caller.open p");
-  saw.partial = (await texts(".caller p"))[0];
+  // a quick end of turn leaves them open for less time than a selector's retries are apart
+  const open = () => document.querySelector(".caller.open p")?.textContent || null;
+  saw.partial = await (await page.waitForFunction(open, undefined, { polling: 20 })).jsonValue();
   await page.waitForSelector(".caller:not(.open) p");
   saw.transcripts = await texts(".caller:not(.open) p");
   await page.waitForFunction(() => {
     const replies = document.querySelectorAll(".caller:not(.open) ~ .agent .heard");
     return [...replies].some((e) => e.textContent.length > 4);
-  });
+  }, undefined, { polling: 20 });
   saw.agent_rms = Math.max((await agentRms(700)).rms, (await greeting).rms);
   saw.heard_while_speaking = (await texts(".agent .heard")).at(-1);
   saw.meter_out = await page.$eval("#level-out", (e) => Number(e.style.getPropertyValue("--level")));
