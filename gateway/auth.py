@@ -20,6 +20,7 @@ from voice_agent.keys import KeyFile, KeyRecord, digest
 
 from .config import GatewayConfig
 from .grant import LOCAL, Grant, Scope, of_key
+from .limits import Rate
 from .tokens import PREFIX as TOKEN_PREFIX
 from .tokens import Tokens
 
@@ -120,10 +121,16 @@ class Doorkeeper:
 
     def __init__(self, config: GatewayConfig) -> None:
         self.tokens = Tokens(lambda subject: subject == PAGE.subject or self.keys.good(subject))
+        self.requests = Rate(config.requests_per_minute)
+        self.calls = Rate(config.calls_per_minute)
+        self.failures = Rate(config.failures_per_minute)
         self.reconfigure(config)
 
     def reconfigure(self, config: GatewayConfig) -> None:
-        """Other keys, hosts and origins; tokens stay good where their key does."""
+        """Other keys, hosts, origins and rates; tokens stay good where their key does."""
+        self.requests.change(config.requests_per_minute)
+        self.calls.change(config.calls_per_minute)
+        self.failures.change(config.failures_per_minute)
         self.keys = KeyRing(config.api_keys, config.keys_file)
         names = (config.host, "localhost", "127.0.0.1", "[::1]")
         own = {f"[{n}]" if ":" in n and not n.startswith("[") else n for n in names}

@@ -136,7 +136,7 @@ class Gateway:
 
     def reconfigure(self, config: GatewayConfig) -> None:
         """For requests and calls that come from now on. What was read at start (addresses, ports,
-        the page, rates, time limits, workers) stays. Raises UsageError; nothing has changed then.
+        the page, time limits, workers) stays. Raises UsageError; nothing has changed then.
         """
         check_bind(config)
         if config.echo.used:

@@ -15,7 +15,7 @@ from .admission import OWNER, TICKET
 from .auth import Doorkeeper, Refusal
 from .config import GatewayConfig
 from .grant import Grant
-from .limits import Rate, neighbourhood
+from .limits import neighbourhood
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -59,9 +59,6 @@ class Guard:
         self._open_paths = open_paths
         self._doorkeeper = doorkeeper
         self._config = config
-        self._requests = Rate(config.requests_per_minute)
-        self._calls = Rate(config.calls_per_minute)
-        self._failures = Rate(config.failures_per_minute)
         self._headers = dict(SECURITY_HEADERS)
         if config.public_certificate:
             self._headers["strict-transport-security"] = ALWAYS_HTTPS
@@ -104,7 +101,7 @@ class Guard:
             return refusal
         address = neighbourhood(scope["client"][0] if scope["client"] else "")
         limited = keeper.key_required
-        if limited and (wait_s := self._failures.wait_s(address)):
+        if limited and (wait_s := keeper.failures.wait_s(address)):
             return _too_many(wait_s, "wrong keys from this address")
         grant = keeper.identify(headers, scope.get("subprotocols", ()))
         if isinstance(grant, Grant):
@@ -112,7 +109,7 @@ class Guard:
             OWNER.set(keeper.owner(grant, address))
             TICKET.set(parse_qs(scope["query_string"].decode("latin-1")).get("ticket", [""])[0])
         elif grant.offered:
-            self._failures.take(address)
+            keeper.failures.take(address)
         if limited and (refusal := self._often(scope["path"], address, grant)) is not None:
             return refusal
         if scope["path"] in self._open_paths:
@@ -120,13 +117,13 @@ class Guard:
         return grant if isinstance(grant, Refusal) else keeper.check_scope(grant, scope["path"])
 
     def _often(self, path: str, address: str, grant: Grant | Refusal) -> Refusal | None:
-        names = {address}
+        keeper, names = self._doorkeeper, {address}
         if isinstance(grant, Grant):
-            names.add(self._doorkeeper.owner(grant, address))
+            names.add(keeper.owner(grant, address))
         for name in names:
-            if wait_s := self._requests.take(name):
+            if wait_s := keeper.requests.take(name):
                 return _too_many(wait_s, "requests")
-            if path in CALL_PATHS and (wait_s := self._calls.take(name)):
+            if path in CALL_PATHS and (wait_s := keeper.calls.take(name)):
                 return _too_many(wait_s, "new calls")
         return None
 

@@ -17,10 +17,14 @@ class Rate:
     """
 
     def __init__(self, per_minute: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._most = float(per_minute)
-        self._per_s = per_minute / 60.0
         self._now = now
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # (left, seen at)
+        self.change(per_minute)
+
+    def change(self, per_minute: float) -> None:
+        """From now on. Who has used up the old rate waits as the new one says."""
+        self._most = float(per_minute)
+        self._per_s = per_minute / 60.0
 
     def take(self, name: str) -> float:
         """Seconds until `name` may come again; 0.0: it may now, and this time is counted."""

@@ -27,10 +27,12 @@ LIVE = frozenset(
         "server.allowed_hosts",
         "server.allowed_origins",
         "server.api_keys",
+        "server.calls_per_minute",
         "server.drain_s",
         "server.max_calls",
         "server.max_calls_per_key",
         "server.max_http_replies",
+        "server.requests_per_minute",
         "server.twilio_auth_token",
     }
 )

@@ -42,6 +42,7 @@ from .tracing import Tracing
 from .tts.cache import CachedSpeaker, ClauseCache, Key
 from .tts.service import VoiceService
 from .vad import VadService
+from .vitals import Vitals, signs, watched
 
 if TYPE_CHECKING:
     from .history.history import History
@@ -201,19 +202,25 @@ class Stack:
     # ------------------------------------------------------------ start and stop
 
     async def start(self) -> None:
-        """Start the engine, make every agent's fixed speech, prefill and pin its prompt."""
+        """Start the engine, make every agent's fixed speech, prefill and pin its prompt.
+
+        Raises UsageError for an agent that is wrong, InternalError VA493 when a stage dies of it.
+        """
         if self.engine is not None:
             self.engine.start()
-        for name in self._names:
-            runtime, problem = self._runtime(name)
-            if problem is not None:
-                raise problem
-            self._runtimes[name] = await self._prepared(runtime)
+        await watched(self._prepare_all(), Vitals(partial(signs, self)))
         self.ready = True
         self._spawn(self.forecast.lag.watch())
         self._spawn(self.forecast.watch())
         for runtime in self._runtimes.values():
             self._spawn(self._voice_phrases(runtime))
+
+    async def _prepare_all(self) -> None:
+        for name in self._names:
+            runtime, problem = self._runtime(name)
+            if problem is not None:
+                raise problem
+            self._runtimes[name] = await self._prepared(runtime)
 
     async def close(self) -> None:
         self.ready = False

@@ -6,9 +6,12 @@ silence. Nothing in the process can mend it, so the server ends and is started a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from .errors import InternalError
 
 if TYPE_CHECKING:
     from .stack import Stack
@@ -47,6 +50,20 @@ class Vitals:
             if looks >= self._stuck_checks:
                 return f"the {sign.stage} has work and has finished nothing for {looks} s"
         return ""
+
+
+async def watched(work: Coroutine[Any, Any, None], vitals: Vitals, *, look_s: float = 1.0) -> None:
+    """Do what a stage that died would leave waiting for ever. Raises InternalError VA493 then, and
+    what `work` raises."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=look_s))[0]:
+            if why := vitals.check():
+                raise InternalError(f"{why} while the server was starting", code="VA493")
+        task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def signs(stack: Stack) -> Iterator[Sign]:

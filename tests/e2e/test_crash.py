@@ -111,18 +111,21 @@ class Recognizer:
         return "hello"
 
 serve(
-    Agent("Be brief.", name="shop"), port=0,
+    Agent("Be brief.", name="shop", greeting=GREETING), port=0,
     recognizer=Recognizer(), voice=Voice(), thinker=Thinker(),
 )
 """
 
 
 class Program:
-    """A server whose voice dies of the word "boom"; small, so that it starts in a second or two."""
+    """A server whose voice dies of the word "boom"; small, so that it starts in a second or two.
 
-    def __init__(self, folder: Path) -> None:
+    url: "" if it never was ready.
+    """
+
+    def __init__(self, folder: Path, greeting: str = "") -> None:
         file = folder / "shop.py"
-        file.write_text(PROGRAM, "utf-8")
+        file.write_text(f"GREETING = {greeting!r}\n{PROGRAM}", "utf-8")
         env = os.environ | {"PYTHONPATH": str(ROOT), "VOICE_AGENT__MODELS__FETCH": "false"}
         self.process = subprocess.Popen(
             [sys.executable, str(file)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -132,8 +135,7 @@ class Program:
         self._give_up.start()
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line.startswith("ready: http://"), line
-        self.url = line.split()[1].rstrip("/")
+        self.url = line.split()[1].rstrip("/") if line.startswith("ready: http://") else ""
 
     def call(self) -> websockets.connect:
         return websockets.connect(f"ws{self.url[4:]}/v1/realtime?model=shop")
@@ -147,6 +149,7 @@ class Program:
 
 async def test_a_stage_whose_thread_died_ends_the_server_with_a_failure(tmp_path: Path) -> None:
     program = Program(tmp_path)
+    assert program.url, await program.end()
     async with program.call() as bystander, program.call() as socket:
         await bystander.recv()
         await socket.recv()
@@ -155,3 +158,12 @@ async def test_a_stage_whose_thread_died_ends_the_server_with_a_failure(tmp_path
     log = await program.end()
     assert program.process.returncode == 1, log
     assert "VA493: the thread of the voice has ended; the server ends" in log
+
+
+async def test_a_stage_that_dies_while_the_server_starts_ends_it_with_a_failure(
+    tmp_path: Path,
+) -> None:
+    program = Program(tmp_path, greeting="Boom.")
+    log = await program.end()
+    assert (program.url, program.process.returncode) == ("", 1), log
+    assert "VA493: the thread of the voice has ended while the server was starting" in log

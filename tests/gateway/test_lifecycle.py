@@ -226,6 +226,21 @@ async def test_new_calls_get_the_new_configuration(
         assert count in s.server.gateway.metrics.render()
 
 
+async def test_other_rates_hold_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "k" * 20
+    async with scene(monkeypatch) as s:
+        held = {"authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(base_url=s.server.url, headers=held) as client:
+            for per_minute, then in ((3, 429), (0, 200), (1, 429)):
+                server = {"api_keys": (key,), "requests_per_minute": per_minute}
+                s.config = s.config.model_copy(
+                    update={"server": s.config.server.model_copy(update=server)}
+                )
+                s.life.reload()
+                got = [(await client.get("/api/agents")).status_code for _ in range(5)]
+                assert got[-1] == then, (per_minute, got)
+
+
 async def test_a_bad_configuration_changes_nothing_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

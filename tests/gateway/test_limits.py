@@ -33,6 +33,19 @@ def test_as_many_at_once_and_then_at_the_rate() -> None:
     assert rate.take("a") > 0
 
 
+def test_another_rate_holds_for_who_is_known_too() -> None:
+    time = Time()
+    rate = Rate(6, time)
+    assert [rate.take("a") for _ in range(6)] == [0.0] * 6
+    rate.change(60)
+    assert rate.take("a") == pytest.approx(1.0)
+    time.s += 90.0
+    rate.change(2)
+    assert [rate.take("a") > 0 for _ in range(3)] == [False, False, True], "no more than it allows"
+    rate.change(0)
+    assert rate.take("a") == 0.0
+
+
 def test_asking_does_not_count_and_zero_is_no_limit() -> None:
     rate = Rate(1, Time())
     assert [rate.wait_s("a") for _ in range(5)] == [0.0] * 5

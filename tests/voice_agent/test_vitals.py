@@ -11,10 +11,11 @@ import pytest
 
 from engine.thread import EngineThread
 from voice_agent.clock import MonotonicClock
+from voice_agent.errors import InternalError, UsageError
 from voice_agent.scope import CancelScope
 from voice_agent.tts.base import AudioPiece, Clause
 from voice_agent.tts.service import VoiceService
-from voice_agent.vitals import Sign, Vitals, signs
+from voice_agent.vitals import Sign, Vitals, signs, watched
 
 pytestmark = pytest.mark.unit
 
@@ -43,6 +44,31 @@ def test_a_stage_that_moves_or_has_nothing_to_do_is_well() -> None:
     busy_again = [Sign("engine", True, True, 9)] * 2
     watch = vitals(*moving, *idle, *busy_again)
     assert {watch.check() for _ in range(20)} == {""}
+
+
+async def test_a_start_that_waits_for_a_dead_stage_fails() -> None:
+    ended = asyncio.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    dies = vitals(Sign("voice", True, True, 0), Sign("voice", False, True, 0))
+    with pytest.raises(InternalError, match=r"voice has ended while .* starting") as found:
+        await watched(waits(), dies, look_s=0.001)
+    assert found.value.code == "VA493"
+    assert ended.is_set(), "nothing goes on behind it"
+
+
+async def test_a_start_that_works_or_fails_by_itself_says_so() -> None:
+    async def fails() -> None:
+        raise UsageError("no such voice", code="VA114")
+
+    with pytest.raises(UsageError, match="no such voice"):
+        await watched(fails(), vitals())
+    await watched(asyncio.sleep(0), vitals())
 
 
 class DyingVoice:
