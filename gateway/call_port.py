@@ -1,7 +1,7 @@
 """What a transport needs from a conversation, and nothing more.
 
-`voice_agent.agent.Call` and `voice_agent.stack.Stack` satisfy these Protocols. All methods are
-called on the event-loop thread; only `run` waits.
+`voice_agent.agent.Call`, its `client` and `voice_agent.stack.Stack` satisfy these Protocols. All
+methods are called on the event-loop thread; only `run` and `transfer` wait.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from engine.client import Engine
 from engine.histogram import HistogramSnapshot
-from voice_agent.agent import LAST
+from voice_agent.client_requests import LAST
 from voice_agent.context import Declaration, Key
 from voice_agent.endpointing import TurnTaking
 from voice_agent.events import EndReason, Event
@@ -26,53 +26,14 @@ from voice_agent.shedding import Shed
 from voice_agent.types import Frame, ReplyId
 
 
-class CallPort(Protocol):
-    """One live conversation, as its transport sees it."""
+class ClientPort(Protocol):
+    """What a client may ask of its call besides speaking (`voice_agent.client_requests`)."""
 
     auto_response: bool
     interruptible: bool
     manual_turns: bool
     idle_timeout_ms: int | None
     """After so much silence of both sides a turn without words is committed and answered."""
-    line: Line | None
-    """Set by a transport that can transfer a call or press keys."""
-
-    async def run(self) -> EndReason:
-        """The whole life of the call. Cancelling it means that the transport was lost."""
-        ...
-
-    def glance(self) -> Glance:
-        """How it stands, for the operator."""
-        ...
-
-    def hear(self, frame: Frame) -> None: ...
-
-    def tell_echo(self, echo: Echo, note: str) -> None:
-        """Whether the line sends our own voice back; note: for the trace."""
-        ...
-
-    def play_on(self, player: Sounding) -> None:
-        """Our sound leaves through another player from now on, a reply from its cut word."""
-        ...
-
-    def line_lost(self, unheard_ms: int = 0) -> None:
-        """The caller can't be reached: the call waits. unheard_ms: of what left, the last so much
-        did not arrive."""
-        ...
-
-    def line_back(self) -> None:
-        """The call goes on; `play_on` before, if the player is another one."""
-        ...
-
-    def tick(self) -> Tick:
-        """20 ms of our voice; pulled by the owner of the output clock."""
-        ...
-
-    def hang_up(self, reason: EndReason) -> None: ...
-
-    def press(self, key: str) -> None:
-        """The caller pressed a key of a telephone."""
-        ...
 
     def update(
         self,
@@ -143,6 +104,55 @@ class CallPort(Protocol):
 
     def truncate(self, reply: ReplyId, audio_ms: int) -> int:
         """The ms that count: the smaller of the client's and our position. Raises UsageError."""
+        ...
+
+
+class CallPort(Protocol):
+    """One live conversation, as its transport sees it."""
+
+    line: Line | None
+    """Set by a transport that can transfer a call or press keys."""
+
+    @property
+    def client(self) -> ClientPort:
+        """Settings, the history, replies and turns, as a client changes them."""
+        ...
+
+    async def run(self) -> EndReason:
+        """The whole life of the call. Cancelling it means that the transport was lost."""
+        ...
+
+    def glance(self) -> Glance:
+        """How it stands, for the operator."""
+        ...
+
+    def hear(self, frame: Frame) -> None: ...
+
+    def tell_echo(self, echo: Echo, note: str) -> None:
+        """Whether the line sends our own voice back; note: for the trace."""
+        ...
+
+    def play_on(self, player: Sounding) -> None:
+        """Our sound leaves through another player from now on, a reply from its cut word."""
+        ...
+
+    def line_lost(self, unheard_ms: int = 0) -> None:
+        """The caller can't be reached: the call waits. unheard_ms: of what left, the last so much
+        did not arrive."""
+        ...
+
+    def line_back(self) -> None:
+        """The call goes on; `play_on` before, if the player is another one."""
+        ...
+
+    def tick(self) -> Tick:
+        """20 ms of our voice; pulled by the owner of the output clock."""
+        ...
+
+    def hang_up(self, reason: EndReason) -> None: ...
+
+    def press(self, key: str) -> None:
+        """The caller pressed a key of a telephone."""
         ...
 
     async def transfer(self, target: str) -> None:

@@ -101,7 +101,7 @@ class PageSide:
             case {"type": "hangup"}:
                 self._leave()
             case {"type": "mute", "on": bool(on)}:
-                self._call.mute(on)
+                self._call.client.mute(on)
             case {"type": "text", "text": str(text)} if text.strip():
                 self._written(self._call, text.strip())
             case _ if (ms := behind_ms(data)) is not None:
@@ -109,9 +109,9 @@ class PageSide:
 
     def _written(self, call: CallPort, text: str) -> None:
         """Who writes interrupts as who speaks, and is answered aloud."""
-        call.cancel_reply()
+        call.client.cancel_reply()
         try:
-            call.add_message("user", text[:MAX_TEXT])
-            call.respond()
+            call.client.add_message("user", text[:MAX_TEXT])
+            call.client.respond()
         except UsageError as error:
             self.on_event(CallFault(error.code, str(error.args[0])))

@@ -49,7 +49,7 @@ class InprocLine:
         self._ear = ear
         try:
             self._call = self._stack.open_call(None, self._on_event)
-            self._call.update(instructions=self._instructions)
+            self._call.client.update(instructions=self._instructions)
         except CapacityError as error:
             raise Refused(str(error)) from error
         except VoiceAgentError as error:

@@ -53,19 +53,19 @@ class History:
         if asked.role != "user" or after is not None:
             check(self._grant, Change.INSTRUCTIONS, "item")
         if after is None:
-            self._call.add_message(asked.role, text, item_id)
+            self._call.client.add_message(asked.role, text, item_id)
         else:
             place = self._conversation.known_before(after)
-            self._call.add_message(asked.role, text, item_id, after=place)
+            self._call.client.add_message(asked.role, text, item_id, after=place)
         return Item(asked.role, content_of(asked.role, text), id=item_id, key=item_id)
 
     def _tool(self, asked: ce.CallItem | ce.OutputItem, item_id: str) -> Call | Output:
         if isinstance(asked, ce.OutputItem):
-            self._call.tool_result(asked.call_id, asked.output)
+            self._call.client.tool_result(asked.call_id, asked.output)
             return Output(asked.call_id, asked.output, id=item_id)
         check(self._grant, Change.TOOLS, "item")
         call_id = asked.call_id or new_id("call")
-        self._call.tool_call(call_id, asked.name, asked.arguments)
+        self._call.client.tool_call(call_id, asked.name, asked.arguments)
         return Call(call_id, asked.name, asked.arguments, id=item_id)
 
     def delete(self, item_id: str, *, in_progress: Response | None) -> None:
@@ -79,13 +79,13 @@ class History:
                 param="item_id",
             )
         if item.key is not None:
-            self._call.remove_message(item.key)
+            self._call.client.remove_message(item.key)
         self._conversation.remove(item_id)
         self._emit("conversation.item.deleted", item_id=item_id)
 
     def truncated(self, response: Response, audio_end_ms: int) -> None:
         """The call has cut it already."""
-        response.heard(self._call.message_text(response.reply) or "")
+        response.heard(self._call.client.message_text(response.reply) or "")
         self._emit(
             "conversation.item.truncated",
             item_id=response.item.id,

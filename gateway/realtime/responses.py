@@ -142,8 +142,8 @@ class Responses:
         self._plan = plan
         try:
             if plan.aside:
-                self._call.aside(wanted)
-            elif not self._call.respond(wanted):
+                self._call.client.aside(wanted)
+            elif not self._call.client.respond(wanted):
                 raise ProtocolError(
                     "conversation_already_has_active_response",
                     "A response is in progress: wait for response.done, or cancel it.",
@@ -165,9 +165,9 @@ class Responses:
         response = found[0]
         response.cancelled_by_client = True
         if response.reply.aside:
-            self._call.cancel_aside(response.reply)
+            self._call.client.cancel_aside(response.reply)
         else:
-            self._call.cancel_reply()
+            self._call.client.cancel_reply()
 
     def clear_output(self) -> None:
         """Raises ProtocolError where sound goes through events."""
@@ -195,7 +195,7 @@ class Responses:
                 f"audio_end_ms {at_ms} is past the {response.sent_ms} ms sent.",
                 param="audio_end_ms",
             )
-        self._call.truncate(
+        self._call.client.truncate(
             response.reply, response.reply_ms_at(at_ms) if self._sends_audio else at_ms
         )
         self._history.truncated(response, at_ms)

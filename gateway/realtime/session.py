@@ -167,7 +167,7 @@ class RealtimeSession:
             tick = self.pull()
             if not tick.audible or self._ahead > self._lead_frames:
                 break
-        for tick in self.call.aside_ticks():
+        for tick in self.call.client.aside_ticks():
             self._responses.sent(tick)
         if self._guard is not None:
             self._guard.tick()
@@ -271,7 +271,7 @@ class RealtimeSession:
                 self._input.mark(lambda: self._commit(event_id, to))
             case ce.AudioClear():
                 self._input.clear()
-                self.call.clear_audio()
+                self.call.client.clear_audio()
                 self._emit("input_audio_buffer.cleared")
             case ce.OutputClear():
                 self._responses.clear_output()
@@ -299,7 +299,7 @@ class RealtimeSession:
     def _apply(self, after: Settings) -> None:
         """Raises VoiceAgentError, and nothing changed, for what the call cannot do."""
         now, call, detection = self.settings, self.call, after.turn_detection
-        call.update(
+        call.client.update(
             instructions=after.instructions if after.instructions != now.instructions else None,
             voice=after.voice if after.voice != now.voice else None,
             speed=after.speed if after.speed != now.speed else None,
@@ -321,15 +321,15 @@ class RealtimeSession:
         if after.output_format != now.output_format and active is not None:
             active.use_format(after.output_format)
         answers = detection is None or detection.create_response
-        call.manual_turns = detection is None
-        call.auto_response = answers and after.kind == "realtime"
-        call.interruptible = detection is not None and detection.interrupt_response
+        call.client.manual_turns = detection is None
+        call.client.auto_response = answers and after.kind == "realtime"
+        call.client.interruptible = detection is not None and detection.interrupt_response
         patience = detection.idle_timeout_ms if isinstance(detection, ce.ServerVad) else None
-        call.idle_timeout_ms = patience
+        call.client.idle_timeout_ms = patience
         self._input.fill_gaps = detection is not None
 
     def _commit(self, event_id: str | None, to: Outbox) -> None:
-        if not self.call.commit_audio():
+        if not self.call.client.commit_audio():
             self.error(
                 ProtocolError(
                     "input_audio_buffer_commit_empty",

@@ -95,9 +95,9 @@ async def test_a_hang_up_in_mid_reply_frees_the_server(
     events: list[Event] = []
     call = stack.open_call(None, events.append)
     life = asyncio.create_task(call.run())
-    call.update(max_output_tokens=LONG_REPLY)
-    call.add_message("user", "Tell me a very long story.")
-    call.respond()
+    call.client.update(max_output_tokens=LONG_REPLY)
+    call.client.add_message("user", "Tell me a very long story.")
+    call.client.respond()
     while not any(isinstance(e, ReplyText) for e in events):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     call.hang_up(EndReason.CALLER_HUNG_UP)

@@ -48,7 +48,7 @@ class Bench:
 
 def test_our_voice_is_sent_ahead_and_whole() -> None:
     bench = Bench(reply_s=0.4)
-    bench.call.respond()
+    bench.call.client.respond()
     bench.sound.tick()
     assert len(bench.sent()) == 6 * OUT_FRAME
     bench.sound.tick()
@@ -60,22 +60,22 @@ def test_our_voice_is_sent_ahead_and_whole() -> None:
 
 def test_a_cut_drops_what_was_not_sent_and_the_lead_begins_anew() -> None:
     bench = Bench(reply_s=5.0)
-    bench.call.respond()
+    bench.call.client.respond()
     for _ in range(10):
         bench.sound.tick()
     bench.outbox.put("a text")
-    assert bench.call.cancel_reply()
+    assert bench.call.client.cancel_reply()
     assert [message for message, _ in bench.outbox._queue] == ["a text"]
     bench.outbox.drop("text")
     bench.outbox._queue.clear()
-    bench.call.respond()
+    bench.call.client.respond()
     bench.sound.tick()
     assert len(bench.sent()) == 6 * OUT_FRAME, "what was cut is not waited for"
 
 
 def test_a_reply_that_ends_by_itself_is_heard_to_its_end() -> None:
     bench = Bench(reply_s=0.1)
-    bench.call.respond()
+    bench.call.client.respond()
     bench.sound.tick()
     assert bench.call.played is None, "it is over here"
     assert np.array_equal(bench.sent(), tone(5 * OUT_FRAME))
@@ -338,7 +338,7 @@ async def test_a_page_that_does_not_read_is_cut_off() -> None:
         )
         while "started" not in str(await socket.recv()):
             pass
-        stack.calls[0].respond()
+        stack.calls[0].client.respond()
         async with asyncio.timeout(20):
             while server.gateway.live:
                 server.gateway.pacer._tick()  # faster than real time

@@ -178,7 +178,7 @@ async def test_a_client_that_does_not_read_is_cut_off() -> None:
             f"{server.ws}/v1/realtime", max_queue=1, ping_interval=None, compression=None
         )
         await socket.recv()
-        stack.calls[0].respond()
+        stack.calls[0].client.respond()
         async with asyncio.timeout(20):
             while server.gateway.live:
                 server.gateway.pacer._tick()  # faster than real time

@@ -41,7 +41,7 @@ def test_muting_and_unmuting() -> None:
 
 async def test_what_is_typed_interrupts_and_is_answered() -> None:
     bench = Bench()
-    bench.call.respond()
+    bench.call.client.respond()
     bench.say(type="text", text="  When do you open?  ")
     assert bench.call.messages == [("user", "When do you open?")]
     assert [d["status"] for d in bench.told if d["type"] == "done"] == ["cancelled"]
@@ -60,7 +60,7 @@ def test_a_text_that_cannot_be_taken_is_explained() -> None:
     def full(*args: Any, **kwargs: Any) -> None:
         raise UsageError("shorten it", code="VA109")
 
-    bench.call.add_message = full  # type: ignore[method-assign]
+    bench.call.client.add_message = full  # type: ignore[method-assign]
     bench.say(type="text", text="hello")
     (fault,) = [d for d in bench.told if d["type"] == "error"]
     assert (fault["code"], fault["message"]) == ("VA109", "shorten it")

@@ -76,7 +76,7 @@ def audio(pcm: np.ndarray) -> str:
 
 def test_a_reply_is_sent_the_lead_ahead_and_then_in_step_with_the_clock() -> None:
     s, box, call = session(reply_s=2.0)
-    call.respond()
+    call.client.respond()
     sent = []
     for _ in range(110):
         s.tick()
@@ -85,7 +85,7 @@ def test_a_reply_is_sent_the_lead_ahead_and_then_in_step_with_the_clock() -> Non
     assert sent[1:95] == list(range(7, 101))
     assert box.events[-1]["type"] == "response.done"
     s.tick()
-    call.respond()
+    call.client.respond()
     s.tick()
     # the client has played the lead of the first reply by now
     assert len(box.of("response.output_audio.delta")) == 106
@@ -93,7 +93,7 @@ def test_a_reply_is_sent_the_lead_ahead_and_then_in_step_with_the_clock() -> Non
 
 def test_done_follows_the_last_audio_even_when_raised_while_pulling() -> None:
     s, box, call = session(reply_s=0.2)
-    call.respond()
+    call.client.respond()
     for _ in range(20):
         s.tick()
     order = [e["type"] for e in box.events]
@@ -104,7 +104,7 @@ def test_done_follows_the_last_audio_even_when_raised_while_pulling() -> None:
 
 def test_late_audio_of_a_cut_reply_is_dropped_from_the_queue() -> None:
     s, box, call = session(reply_s=5.0)
-    call.respond()
+    call.client.respond()
     s.tick()
     send(s, "response.cancel")
     response = box.of("response.done")[0]["response"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from engine.client import Engine
 from engine.histogram import HistogramSnapshot
-from voice_agent.agent import LAST
+from voice_agent.client_requests import LAST
 from voice_agent.context import Key
 from voice_agent.errors import UsageError
 from voice_agent.events import (
@@ -112,6 +112,10 @@ class FakeCall:
         self._uncommitted = 0
         self._end: asyncio.Event = asyncio.Event()
         self.last_frame_after_interrupt = 0
+
+    @property
+    def client(self) -> FakeCall:
+        return self
 
     def glance(self) -> Glance:
         floor = "speaking" if self._reply is not None else "idle"

@@ -78,7 +78,7 @@ class Talk(Scene):
                 await asyncio.sleep(start + k * FRAME_MS / 1000 - self.loop.now())
                 call.hear(Frame(part[i : i + IN_FRAME]))
                 self.session.pull()
-                for tick in call.aside_ticks():
+                for tick in call.client.aside_ticks():
                     self.session._responses.sent(tick)
         call.hang_up(EndReason.CALLER_HUNG_UP)
         self.reason = await life

@@ -226,7 +226,7 @@ def test_words_heard_never_run_ahead_of_the_sound() -> None:
 def test_muting_in_the_middle_of_a_sentence_answers_what_was_said(spoken_on: str) -> None:
     parts = [] if not spoken_on else [say(spoken_on)]
     scene = Scene("Fine.").play(
-        silence(300), say("what is the time and"), lambda call: call.mute(True), *parts
+        silence(300), say("what is the time and"), lambda call: call.client.mute(True), *parts
     )
     assert [e.text for e in scene.of(TurnCommitted)] == ["what is the time and"]
     assert scene.history == [("user", "what is the time and"), ("assistant", "Fine.")]
@@ -239,8 +239,8 @@ def test_talking_on_after_a_short_mute_belongs_to_the_same_turn() -> None:
     scene = Scene("Fine.")
     scene.thinker.first_s = 1.2
     scene.play(
-        silence(300), say("tell me"), lambda call: call.mute(True), silence(500),
-        lambda call: call.mute(False), say("more please"),
+        silence(300), say("tell me"), lambda call: call.client.mute(True), silence(500),
+        lambda call: call.client.mute(False), say("more please"),
     )  # fmt: skip
     assert [e.text for e in scene.of(TurnCommitted)] == ["tell me", "tell me more please"]
     assert scene.history == [("user", "tell me more please"), ("assistant", "Fine.")]
@@ -248,9 +248,9 @@ def test_talking_on_after_a_short_mute_belongs_to_the_same_turn() -> None:
 
 def test_a_client_that_ends_turns_itself_may_mute_before_it_does() -> None:
     scene = Scene("Fine.").play(
-        lambda call: call.use_manual_turns(True),
-        silence(300), say("hello"), lambda call: call.mute(True), say("stop"), silence(100),
-        lambda call: call.commit_audio(), lambda call: call.respond(),
+        lambda call: call.client.use_manual_turns(True),
+        silence(300), say("hello"), lambda call: call.client.mute(True), say("stop"), silence(100),
+        lambda call: call.client.commit_audio(), lambda call: call.client.respond(),
     )  # fmt: skip
     assert [e.text for e in scene.of(TurnCommitted)] == ["hello"]
     assert scene.of(ReplyDone)[0].heard == "Fine."
@@ -258,12 +258,12 @@ def test_a_client_that_ends_turns_itself_may_mute_before_it_does() -> None:
 
 def test_manual_turns_wait_for_commit_and_respond() -> None:
     scene = Scene("It is noon.").play(
-        lambda call: call.use_manual_turns(True),
+        lambda call: call.client.use_manual_turns(True),
         silence(200),
         say("what is the time"),
         silence(1500),
-        lambda call: call.commit_audio(),
-        lambda call: call.respond(),
+        lambda call: call.client.commit_audio(),
+        lambda call: call.client.respond(),
         tail_ms=3000,
     )
     assert [e.text for e in scene.of(TurnCommitted)] == ["what is the time"]
@@ -273,8 +273,8 @@ def test_manual_turns_wait_for_commit_and_respond() -> None:
 def test_typed_messages_are_answered() -> None:
     scene = Scene("It is noon.").play(
         silence(100),
-        lambda call: call.add_message("user", "what time is it?"),
-        lambda call: call.respond(),
+        lambda call: call.client.add_message("user", "what time is it?"),
+        lambda call: call.client.respond(),
         tail_ms=2500,
     )
     assert scene.history == [("user", "what time is it?"), ("assistant", "It is noon.")]
@@ -288,7 +288,7 @@ def test_client_truncate_cuts_the_history_further() -> None:
         silence(1800),
         say("stop please"),
         silence(100),
-        lambda call: call.truncate(scene.of(ReplyDone)[0].reply, 500),
+        lambda call: call.client.truncate(scene.of(ReplyDone)[0].reply, 500),
     )
     spoken = next(text for role, text in scene.history if role == "assistant")
     assert spoken == "one two"
@@ -340,7 +340,7 @@ def test_slow_recognition_keeps_the_turn_open_too() -> None:
 
 
 def listen_only(call: Call) -> None:
-    call.auto_response = False
+    call.client.auto_response = False
 
 
 def test_without_an_answer_of_ours_silence_alone_ends_the_turn() -> None:

@@ -206,11 +206,11 @@ def test_a_second_reply_continues_the_first() -> None:
     scene = scripted("It is noon.")
     scene.play(
         silence(100),
-        lambda call: call.add_message("user", "what time is it?"),
-        lambda call: call.respond(),
+        lambda call: call.client.add_message("user", "what time is it?"),
+        lambda call: call.client.respond(),
         silence(2500),
-        lambda call: call.add_message("system", "Say it again."),
-        lambda call: call.respond(),
+        lambda call: call.client.add_message("system", "Say it again."),
+        lambda call: call.client.respond(),
         tail_ms=2500,
     )
     done = scene.of(ReplyDone)
@@ -237,7 +237,9 @@ def test_mm_hm_changes_nothing_under_a_reply() -> None:
 def test_new_instructions_are_computed_before_they_are_needed() -> None:
     scene = scripted("It is noon.")
     long = "You are the talking clock of a small town. " * 8
-    scene.play(lambda call: call.update(instructions=long), silence(300), say("what is the time"))
+    scene.play(
+        lambda call: call.client.update(instructions=long), silence(300), say("what is the time")
+    )
     (trace,) = traces(scene)
     assert trace.prompt_tokens > len(long)
     assert late(trace) == len("what is the time") + FRAME + 1

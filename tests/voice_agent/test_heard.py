@@ -17,8 +17,8 @@ LONG = " ".join(f"word{'abcdefghijklmnop'[i]}" for i in range(16)) + "."
 
 
 def ask(call: Call) -> None:
-    call.add_message("user", "tell me")
-    call.respond()
+    call.client.add_message("user", "tell me")
+    call.client.respond()
 
 
 def talking(*then: object, ms: int = 2400, tail_ms: int = 1200) -> Scene:
@@ -27,7 +27,7 @@ def talking(*then: object, ms: int = 2400, tail_ms: int = 1200) -> Scene:
 
 
 def cancel(call: Call) -> None:
-    assert call.cancel_reply()
+    assert call.client.cancel_reply()
 
 
 def n_heard(scene: Scene) -> int:
@@ -70,13 +70,13 @@ def test_the_history_says_that_a_reply_was_interrupted() -> None:
 def test_a_truncation_also_cuts_what_the_callers_next_words_follow() -> None:
     def truncate(call: Call) -> None:
         (reply,) = scene.of(ReplyStarted)[:1]
-        call.truncate(reply.reply, 3 * WORD_MS)
+        call.client.truncate(reply.reply, 3 * WORD_MS)
 
     scene = Scene(LONG)
 
     scene.play(
         silence(100), ask, silence(2400), cancel,
-        lambda call: call.add_message("user", "and more"), truncate, tail_ms=500,
+        lambda call: call.client.add_message("user", "and more"), truncate, tail_ms=500,
     )  # fmt: skip
     assert [text for _, text in scene.history] == ["tell me", "worda wordb wordc", "and more"]
 
@@ -89,7 +89,7 @@ def test_a_truncation_tells_how_much_the_clients_player_holds() -> None:
 
         def truncate(call: Call, scene: Scene = scene) -> None:
             sent_ms = scene.of(ReplyDone)[-1].audio_ms
-            call.truncate(scene.of(ReplyStarted)[-1].reply, sent_ms - 3 * WORD_MS)
+            call.client.truncate(scene.of(ReplyStarted)[-1].reply, sent_ms - 3 * WORD_MS)
 
         told = (truncate,) if known else ()
         scene.play(
@@ -104,7 +104,7 @@ def test_nothing_heard_of_a_reply_leaves_the_one_before_alone() -> None:
     scene = Scene(LONG)
 
     def truncate(call: Call) -> None:
-        call.truncate(scene.of(ReplyStarted)[-1].reply, 0)
+        call.client.truncate(scene.of(ReplyStarted)[-1].reply, 0)
 
     scene.play(
         silence(100), ask, silence(1500), cancel, ask, silence(60), cancel, truncate, tail_ms=300

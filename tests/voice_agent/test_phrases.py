@@ -57,7 +57,7 @@ def test_a_models_words_are_never_kept() -> None:
 
 def test_another_speed_is_not_answered_from_the_cache() -> None:
     def faster(call: Call) -> None:
-        call.update(speed=1.5)
+        call.client.update(speed=1.5)
 
     scene = Scene("One moment please.", phrases=("One moment please.",))
     scene.play(silence(500), faster, say("hello"), tail_ms=3000)

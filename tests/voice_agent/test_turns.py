@@ -51,15 +51,15 @@ def control(scene: Scene, name: str) -> Callable[[Call], object]:
     def act(call: Call) -> object:
         match name:
             case "mute" | "unmute":
-                return call.mute(name == "mute")
+                return call.client.mute(name == "mute")
             case "respond":
-                return call.respond()
+                return call.client.respond()
             case "cancel":
-                return call.cancel_reply()
+                return call.client.cancel_reply()
             case "1" | "#":
                 return call.press(name)
             case "guard" | "unguard":
-                call.interruptible = name == "unguard"
+                call.client.interruptible = name == "unguard"
             case "deaf" | "hears":
                 scene.recognizer.fail = name == "deaf"
             case "dumb" | "thinks":
@@ -67,9 +67,9 @@ def control(scene: Scene, name: str) -> Callable[[Call], object]:
             case "slow" | "quick":
                 scene.recognizer.delay_s = 0.7 if name == "slow" else 0.08
             case "clear":
-                call.clear_audio()
+                call.client.clear_audio()
             case "message":
-                call.add_message("user", "hello")
+                call.client.add_message("user", "hello")
             case "lost":
                 call.line_lost(300)
             case "back" | "moved":
@@ -218,7 +218,11 @@ def test_no_hold_without_a_verdict_outlasts_its_limit() -> None:
 
 def test_a_caller_who_goes_on_under_a_requested_reply_is_announced_once() -> None:
     scene = Scene(LONG).play(
-        silence(300), say("what is"), lambda call: call.respond(), say("the time"), tail_ms=6000
+        silence(300),
+        say("what is"),
+        lambda call: call.client.respond(),
+        say("the time"),
+        tail_ms=6000,
     )
     assert len(scene.of(SpeechStarted)) == len(scene.of(TurnCommitted)) == 1
 
@@ -227,7 +231,7 @@ def test_words_over_an_uninterruptible_reply_are_answered_after_it() -> None:
     scene = Scene(LONG)
 
     def guard(call: Call) -> None:
-        call.interruptible = False
+        call.client.interruptible = False
 
     scene.play(guard, silence(300), say("hello"), silence(1900), say("stop please"), tail_ms=9000)
     assert interrupted(scene) == []

@@ -36,7 +36,7 @@ class Call:
 
     def interrupt(self) -> bool:
         """Stops what is being said or thought. False if there was nothing."""
-        return self._live.cancel_reply()
+        return self._live.client.cancel_reply()
 
     async def transfer(self, target: str) -> None:
         """Hands the caller on once our words have been heard. target: an address as the transport

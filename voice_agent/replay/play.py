@@ -11,25 +11,25 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_type_hints
+
+from pydantic import TypeAdapter
 
 from voice_agent.agent import Call
 from voice_agent.agent_file import AgentFile, AgentShelf
 from voice_agent.early import EarlyLimits
-from voice_agent.endpointing import TurnTaking
 from voice_agent.errors import UsageError
 from voice_agent.events import EndReason, Event
-from voice_agent.own_words import Echo
 from voice_agent.plain_text import PlainChat, PlainTokenizer
 from voice_agent.shedding import Load
 from voice_agent.smart_turn import SmartTurn
 from voice_agent.stack import Stack
-from voice_agent.types import ReplyId, TurnId
 from voice_agent.vad import VadService
 
 from .answers import Answers
-from .record import SETTINGS
+from .record import CONTROLS, SETTINGS
 from .stages import (
     ThenLoad,
     ThenRecognizer,
@@ -115,28 +115,25 @@ def _moves(answers: Answers, call: Call) -> Iterator[tuple[float, Move]]:
 
 
 def _control(call: Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Move:
+    asked_of = call if name in CONTROLS else call.client
     if name in SETTINGS:
-        return lambda: setattr(call, name, args[0])
-    told, named = [_reply_id(arg) for arg in args], dict(kwargs)
-    if name == "tell_echo":
-        told[0] = Echo(told[0])
-    if "turn_taking" in named:
-        named["turn_taking"] = TurnTaking(**named["turn_taking"])
+        return lambda: setattr(asked_of, name, args[0])
+    control = getattr(asked_of, name)
+    given = signature(control).bind(*args, **kwargs).arguments
+    told = {key: TypeAdapter(_kind(control, key)).validate_python(v) for key, v in given.items()}
 
     def act() -> None:
         with suppress(UsageError):  # what was refused then is refused again
-            asked = getattr(call, name)(*told, **named)
+            asked = control(**told)
             if asyncio.iscoroutine(asked):
                 call.spawn(asked)
 
     return act
 
 
-def _reply_id(value: Any) -> Any:
-    if isinstance(value, dict) and "n" in value:
-        turn = value.get("turn")
-        return ReplyId(value["call"], value["n"], TurnId(**turn) if turn else None)
-    return value
+def _kind(control: Callable[..., Any], argument: str) -> Any:
+    """What an argument was, by its annotation: the tape has it as JSON does."""
+    return get_type_hints(control)[argument]
 
 
 class _Shelf(AgentShelf):

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
 from voice_agent.agent import Call
+from voice_agent.client_requests import ClientRequests
 from voice_agent.events import EndReason, Event
 from voice_agent.playout import Tick
 from voice_agent.smart_turn import SmartTurn
@@ -30,13 +31,14 @@ from .taps import (
 if TYPE_CHECKING:
     from voice_agent.stack import AgentRuntime, MakeCall, Stack
 
-CONTROLS = (
-    "update", "mute", "add_message", "respond", "cancel_reply", "truncate", "playing_behind",
-    "press", "tell_echo", "line_lost", "line_back", "say", "use_manual_turns", "commit_audio",
-    "clear_audio",
+CONTROLS = ("playing_behind", "press", "tell_echo", "line_lost", "line_back", "say")
+"""What a transport may ask of a call while it lives."""
+CLIENT_CONTROLS = (
+    "update", "mute", "add_message", "remove_message", "tool_call", "tool_result", "respond",
+    "cancel_reply", "truncate", "use_manual_turns", "commit_audio", "clear_audio",
 )  # fmt: skip
-"""What a transport or client may ask of a call while it lives."""
-SETTINGS = ("auto_response", "interruptible", "manual_turns")
+"""What its client may ask."""
+SETTINGS = ("auto_response", "interruptible", "manual_turns", "idle_timeout_ms")
 
 
 class TapedCall(Call):
@@ -64,6 +66,7 @@ class TapedCall(Call):
         super().__init__(
             taped_stack(stack, taping), taped_agent(agent, taping), listen, lead_ms=lead_ms
         )
+        self.client = TapedClient(self)
         self._taping = taping
 
     def hear(self, frame: Frame) -> None:
@@ -92,7 +95,7 @@ class TapedCall(Call):
         assert self._taping is not None
         return self._taping.recorded()
 
-    def _noted(
+    def noted(
         self, name: str, args: Sequence[Any], kwargs: dict[str, Any], act: Callable[[], Any]
     ) -> Any:
         """Note the outermost control only: what it calls in turn is the call's own doing."""
@@ -105,6 +108,19 @@ class TapedCall(Call):
             return act()
         finally:
             taping.inside = False
+
+
+class TapedClient(ClientRequests):
+    """What the client of a taped call asks is recorded."""
+
+    def __init__(self, call: TapedCall) -> None:
+        super().__init__(call._turns, call._stack, call._asides, call._silence, call.words)
+        self._call = call
+
+    def noted(
+        self, name: str, args: Sequence[Any], kwargs: dict[str, Any], act: Callable[[], Any]
+    ) -> Any:
+        return self._call.noted(name, args, kwargs, act)
 
 
 def taped(done: Callable[[TapedCall], None]) -> MakeCall:
@@ -122,30 +138,36 @@ def taped(done: Callable[[TapedCall], None]) -> MakeCall:
     return make
 
 
-def _noting(name: str) -> Callable[..., Any]:
-    plain: Callable[..., Any] = getattr(Call, name)
+def _note(taped: type[Any], plain: type[Any], names: Sequence[str]) -> None:
+    """Methods of `plain` are told to `taped.noted` before they run."""
 
-    @wraps(plain)
-    def noted(self: TapedCall, *args: Any, **kwargs: Any) -> Any:
-        return self._noted(name, args, kwargs, lambda: plain(self, *args, **kwargs))
+    def noting(name: str) -> Callable[..., Any]:
+        asked: Callable[..., Any] = getattr(plain, name)
 
-    return noted
+        @wraps(asked)
+        def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.noted(name, args, kwargs, lambda: asked(self, *args, **kwargs))
+
+        return noted
+
+    for name in names:
+        setattr(taped, name, noting(name))
 
 
 def _noting_setting(name: str) -> property:
-    plain: property = getattr(Call, name)
+    plain: property = getattr(ClientRequests, name)
     assert plain.fget is not None
 
-    def noted(self: TapedCall, value: Any) -> None:
-        self._noted(name, (value,), {}, lambda: plain.__set__(self, value))
+    def noted(self: TapedClient, value: Any) -> None:
+        self.noted(name, (value,), {}, lambda: plain.__set__(self, value))
 
     return property(plain.fget, noted)
 
 
-for _name in CONTROLS:
-    setattr(TapedCall, _name, _noting(_name))
+_note(TapedCall, Call, CONTROLS)
+_note(TapedClient, ClientRequests, CLIENT_CONTROLS)
 for _name in SETTINGS:
-    setattr(TapedCall, _name, _noting_setting(_name))
+    setattr(TapedClient, _name, _noting_setting(_name))
 
 
 def head_of(stack: Stack, agent: AgentRuntime, lead_ms: int) -> Head:

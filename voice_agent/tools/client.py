@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def client_tool(declaration: Declaration) -> Tool:
-    """One that is asked for by `ToolStarted` and answered by `Call.tool_result`.
+    """One that is asked for by `ToolStarted` and answered by `ClientRequests.tool_result`.
 
     It counts as read-only: it is asked for at commit, and when to do it is the client's choice.
     Raises UsageError VA117.

@@ -264,7 +264,7 @@ async def _talk(wire: _Wire, thinker: _Thinker, speaker: Speaker) -> None:
             wire.report()
         wire.tick()
         since_ms = wire.now_ms - wire.first_sent_ms if wire.first_sent_ms else 0.0
-        if since_ms >= cut.after_ms and call.cancel_reply():
+        if since_ms >= cut.after_ms and call.client.cancel_reply():
             continue
         if wire.recording is not None and since_ms >= cut.after_ms + AFTER_CUT_MS:
             asked_again = True
@@ -276,5 +276,5 @@ async def _talk(wire: _Wire, thinker: _Thinker, speaker: Speaker) -> None:
 
 
 def _ask(call: Call) -> None:
-    call.add_message("user", "Tell me, please.")
-    call.respond()
+    call.client.add_message("user", "Tell me, please.")
+    call.client.respond()

@@ -120,8 +120,8 @@ async def _call(scene: Scene, kit: Kit, loop: VirtualLoop, room: Room, watcher: 
         await asyncio.sleep(start + k * FRAME_MS / 1000 - loop.now())
         if not asked and k * FRAME_MS >= ASK_MS:
             asked = True
-            call.add_message("user", "Tell me, please.")
-            call.respond()
+            call.client.add_message("user", "Tell me, please.")
+            call.client.respond()
         call.hear(guard.heard(Frame(room.hear())))
         tick = call.tick()
         guard.sent(tick.pcm)

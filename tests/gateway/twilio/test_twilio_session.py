@@ -173,9 +173,9 @@ def test_a_barge_in_clears_what_was_sent_and_its_marks_are_not_heard() -> None:
 
 def test_nothing_is_cleared_when_nothing_was_sent() -> None:
     scene = Scene()
-    reply_id = scene.call.respond()
+    reply_id = scene.call.client.respond()
     assert reply_id
-    scene.call.cancel_reply()
+    scene.call.client.cancel_reply()
     assert scene.box.take() == []
 
 

@@ -21,6 +21,7 @@ from voice_agent.replay.play import Replayed, replay
 from voice_agent.replay.record import TapedCall, taped
 from voice_agent.replay.tape import Recorded, Taken, load, save, thinned
 from voice_agent.replay.taping import fault_of
+from voice_agent.reply_settings import ReplySettings, Said
 from voice_agent.stt.jobs import SupersededError
 
 pytestmark = pytest.mark.unit
@@ -77,15 +78,15 @@ def test_a_call_with_a_barge_in_decides_the_same_again(tmp_path: Path) -> None:
 
 def test_what_the_client_asked_for_is_asked_again() -> None:
     def change(call: Call) -> None:
-        call.update(turn_taking=PRESETS["patient"])
-        call.interruptible = False
+        call.client.update(turn_taking=PRESETS["patient"])
+        call.client.interruptible = False
 
     def ask(call: Call) -> None:
-        call.add_message("user", "is it late")
-        assert call.respond()
+        call.client.add_message("user", "is it late")
+        assert call.client.respond()
 
     def cut(call: Call) -> None:
-        assert call.cancel_reply()
+        assert call.client.cancel_reply()
 
     _, recorded = record(
         silence(900), change, say("what is the time"), silence(6000), ask, silence(900), cut
@@ -96,12 +97,36 @@ def test_what_the_client_asked_for_is_asked_again() -> None:
     assert_same(recorded, replay(recorded))
 
 
+def test_a_session_of_a_protocol_is_asked_the_same_again() -> None:
+    function = {"name": "clock", "parameters": {"type": "object"}}
+    clock = {"type": "function", "function": function}
+
+    def begin(call: Call) -> None:
+        call.client.idle_timeout_ms = 2500
+        call.client.update(tools=[clock])
+        call.client.add_message("user", "is it late", "m1")
+        call.client.add_message("system", "be kind", "m0", after=None)
+        call.client.tool_call("c1", "clock", "{}")
+        call.client.tool_result("c1", "four")
+        assert call.client.remove_message("m0")
+
+    def ask(call: Call) -> None:
+        assert call.client.respond(ReplySettings("be brief", said=(Said("user", "and now"),)))
+
+    _, recorded = record(silence(900), begin, ask, silence(9000))
+    names = {control.name for control in recorded.tape.controls}
+    assert names >= {"idle_timeout_ms", "tool_call", "tool_result", "remove_message", "respond"}
+    replayed = replay(recorded)
+    assert_same(recorded, replayed)
+    assert len(of(replayed.events, ReplyDone)) > 2  # to the question, and to silence, by time
+
+
 def test_manual_turns_are_noted_once() -> None:
     def manual(call: Call) -> None:
-        call.manual_turns = True
+        call.client.manual_turns = True
 
     def commit(call: Call) -> None:
-        assert call.commit_audio()
+        assert call.client.commit_audio()
 
     _, recorded = record(
         silence(900), manual, silence(200), say("what is the time"), commit, silence(2500)
