@@ -21,7 +21,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)$(if $(filter-out dev,$(EXTRAS))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels models test test-image test-net test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-line bench-conversation bench-smoke bench-capacity bench-gil soak soak-short load clean
+.PHONY: help install up kernels models test test-image test-postgres test-net test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-line bench-conversation bench-smoke bench-capacity bench-gil soak soak-short load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,7 +85,11 @@ test-image: $(INSTALL_DONE) ## The Dockerfile's own commands, one by one in an e
 	$(BIN)/python -m pytest -m slow tests/deploy $(ARGS)
 
 test-net: $(INSTALL_DONE) ## Calls between network namespaces: NATs, TURN, a bad line (root, iptables, coturn).
-	$(BIN)/python -m pytest -m "slow or not slow" tests/net tests/loadtest/test_bench_impaired.py tests/browser/test_page_behind_nat.py $(ARGS)
+	$(BIN)/python -m pytest -m "slow or not slow" tests/net tests/loadtest/test_bench_impaired.py \
+	tests/browser/test_page_behind_nat.py tests/browser/test_network_change.py $(ARGS)
+
+test-postgres: $(INSTALL_DONE) ## The call history on PostgreSQL; its server must be installed.
+	$(BIN)/python -m pytest -m slow tests/voice_agent/history $(ARGS)
 
 audit: $(INSTALL_DONE) ## Known weaknesses of the pinned packages. Status 2: the advisory service did not answer.
 	PIP_AUDIT=$(BIN)/pip-audit .ci/audit $(ARGS)
