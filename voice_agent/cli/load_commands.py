@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,7 +46,9 @@ Who = Annotated[
     Answers, typer.Option("--answers", help="script: code words, checked for cross-talk.")
 ]
 Seed = Annotated[int, typer.Option(help="Same seed: same callers, words and pauses.")]
-Patience = Annotated[float, typer.Option(min=1, help="Seconds until a turn counts as stuck.")]
+Patience = Annotated[
+    float, typer.Option("--patience", min=1, help="Seconds until a turn counts as stuck.")
+]
 Clips = Annotated[Path | None, typer.Option(help="Folder of mono 16-bit WAV recordings.")]
 Url = Annotated[
     str | None, typer.Option(help="A running server; default: one is started for the run.")
@@ -63,26 +69,15 @@ Settings = Annotated[
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write every figure and sample.")]
 
 
-def _options(**given: Any) -> Any:
-    from loadtest.options import CLIPS, Options
-    from voice_agent.cli.loadtest import parse_settings
-
-    given["settings"] = parse_settings(given["settings"] or [])
-    given["clips"] = given["clips"] or CLIPS
-    plain: dict[str, Any] = {k: v.value if isinstance(v, StrEnum) else v for k, v in given.items()}
-    return Options(**plain)
-
-
-@loadtest_app.command("run")
-def load_run(
-    calls: Annotated[int, typer.Option(min=1, help="Calls at once.")] = 2,
+def _options(
+    *,
     seconds: Seconds = 60.0,
     transport: How = Transport.WS,
     scenario: What = "chatty",
     arrival: When = None,
     answers: Who = Answers.SCRIPT,
     seed: Seed = 1,
-    patience: Patience = 15.0,
+    patience_s: Patience = 15.0,
     clips: Clips = None,
     url: Url = None,
     sip_address: SipAddress = None,
@@ -92,6 +87,38 @@ def load_run(
     stt: Stt = "whisper-tiny.en",
     voice: Voice = "piper-joe",
     settings: Settings = None,
+) -> Any:
+    """`loadtest.options.Options`, of every command that lets callers talk."""
+    from loadtest.options import CLIPS, Options
+    from voice_agent.cli.loadtest import parse_settings
+
+    return Options(
+        seconds=seconds, transport=transport.value, scenario=scenario,
+        arrival=None if arrival is None else arrival.value, answers=answers.value, seed=seed,
+        patience_s=patience_s, clips=clips or CLIPS, url=url, sip_address=sip_address, key=key,
+        baseline=baseline, llm=llm, stt=stt, voice=voice, settings=parse_settings(settings or []),
+    )  # fmt: skip
+
+
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that also takes the options of `_options`; `command` gets what they make, first."""
+    shared = inspect.signature(_options, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def whole(**given: Any) -> None:
+        command(_options(**{name: given.pop(name) for name in shared}), **given)
+
+    setattr(whole, "__signature__", inspect.Signature([*own, *shared.values()]))  # noqa: B010
+    return whole
+
+
+@loadtest_app.command("run")
+@_with_options
+def load_run(
+    options: Any,
+    *,
+    calls: Annotated[int, typer.Option(min=1, help="Calls at once.")] = 2,
     json_file: JsonFile = None,
     png: Annotated[Path | None, typer.Option("--png", help="Draw it.")] = None,
     html: Annotated[
@@ -101,49 +128,24 @@ def load_run(
     """Let callers talk for a while and report what they heard and what it cost."""
     from voice_agent.cli.loadtest import run_load
 
-    options = _options(
-        calls=calls, seconds=seconds, transport=transport, scenario=scenario, arrival=arrival,
-        answers=answers, seed=seed, patience_s=patience, clips=clips, url=url,
-        sip_address=sip_address, key=key, baseline=baseline, llm=llm, stt=stt, voice=voice,
-        settings=settings,
-    )  # fmt: skip
-    run_load(options, json_file, png, html)
+    run_load(replace(options, calls=calls), json_file, png, html)
 
 
 @loadtest_app.command("sweep")
+@_with_options
 def load_sweep(
+    options: Any,
+    *,
     p95_ms: Annotated[float, typer.Option(min=1, help="Voice to voice, 95th percentile.")] = 1000.0,
     glitches_per_min: Annotated[float, typer.Option(min=0, help="Holes a call minute.")] = 0.5,
     most: Annotated[int, typer.Option(help="Calls to try at most.")] = 16,
-    seconds: Seconds = 60.0,
-    transport: How = Transport.WS,
-    scenario: What = "chatty",
-    arrival: When = None,
-    answers: Who = Answers.SCRIPT,
-    seed: Seed = 1,
-    patience: Patience = 15.0,
-    clips: Clips = None,
-    url: Url = None,
-    sip_address: SipAddress = None,
-    key: Key = "",
-    baseline: Baseline = False,
-    llm: Llm = "smollm2-135m",
-    stt: Stt = "whisper-tiny.en",
-    voice: Voice = "piper-joe",
-    settings: Settings = None,
     json_file: JsonFile = None,
 ) -> None:
     """Find the largest number of calls that keeps to an objective."""
     from loadtest.sweep import Objective
     from voice_agent.cli.loadtest import run_sweep
 
-    options = _options(
-        calls=1, seconds=seconds, transport=transport, scenario=scenario, arrival=arrival,
-        answers=answers, seed=seed, patience_s=patience, clips=clips, url=url,
-        sip_address=sip_address, key=key, baseline=baseline, llm=llm, stt=stt, voice=voice,
-        settings=settings,
-    )  # fmt: skip
-    run_sweep(options, Objective(p95_ms, glitches_per_min), most, json_file)
+    run_sweep(replace(options, calls=1), Objective(p95_ms, glitches_per_min), most, json_file)
 
 
 @loadtest_app.command("compare")
