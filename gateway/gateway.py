@@ -67,6 +67,8 @@ class LiveCall:
     """Who opened it, where that is known."""
     session: RealtimeSession | None = None
     """What others may watch of it, and take part in."""
+    kept_s: Callable[[], float | None] = lambda: None
+    """Seconds that a call without a line still waits for one; None: it has one."""
     reason: EndReason = EndReason.SERVER_ERROR
     on_hang_up: list[Callable[[], None]] = field(default_factory=list)
     on_end: list[Callable[[], None]] = field(default_factory=list)

@@ -107,12 +107,20 @@ class LineCall:
         self._missed = 0  # texts told when the line was lost
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def kept_s(self) -> float | None:
+        """Without a line: so long it is still waited for. None while it has one."""
+        if self._lost_s is None:
+            return None
+        return max(0.0, self._lost_s + self._hold_s - self._gateway.clock.now())
+
     async def run(self, way: Way) -> None:
         """The whole call. Never raises; what goes wrong before the answer is set on `answer`."""
         try:
             with self._gateway.admit(self._transport) as live:
                 self._live = live
                 live.grant = self._grant
+                live.kept_s = lambda: self.kept_s
                 self.side.admitted(live)
                 live.on_hang_up.append(self._over.set)
                 try:

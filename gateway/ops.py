@@ -48,6 +48,7 @@ def ops_routes() -> list[Route]:
 
 def overview(gateway: Gateway) -> dict[str, Any]:
     """JSON of this moment. Times are seconds or ms as named; `kv` is None without an engine."""
+    queue = gateway.waiting.seen()
     gauges, admission = gateway.gauges(), gateway.admission
     return {
         "ready": gateway.ready,
@@ -61,6 +62,15 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         "load": _load(gateway),
         "kv": _kv(gauges),
         "live": sorted(map(_call, gateway.live), key=lambda call: -call["age_s"]),
+        "waiting": [
+            {
+                "place": place,
+                "waited_s": round(waiting.waited_s, 1),
+                "wait_s": round(waiting.wait_s, 1),
+                "line_kept": waiting.kept,
+            }
+            for place, waiting in enumerate(queue, 1)
+        ],
         "stages": _stages(gauges),
     }
 
@@ -96,7 +106,14 @@ def _kv(gauges: Mapping[str, float]) -> dict[str, int] | None:
 
 
 def _call(live: LiveCall) -> dict[str, Any]:
-    line: dict[str, Any] = {"id": live.id, "transport": live.transport, "age_s": 0.0}
+    """kept_s: of a call that has lost its line, so long its page may still come back."""
+    kept_s = live.kept_s()
+    line: dict[str, Any] = {
+        "id": live.id,
+        "transport": live.transport,
+        "age_s": 0.0,
+        "kept_s": None if kept_s is None else round(kept_s, 1),
+    }
     if live.call is None:
         return line | {"agent": "", "caller": "connecting", "floor": "", "turns": 0}
     seen = live.call.glance()

@@ -44,8 +44,19 @@ class Place:
 @dataclass(slots=True)
 class _Waiter:
     owner: str
+    came_s: float
     asked_s: float
     kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One caller in the queue, for the operator. waited_s: since they came; wait_s: from now on,
+    predicted, 0 for whom a line is kept."""
+
+    waited_s: float
+    wait_s: float
+    kept: bool
 
 
 class WaitingRoom:
@@ -76,7 +87,8 @@ class WaitingRoom:
                 self._admission.note(transport, refusal.why)
                 raise refusal
             ticket = secrets.token_urlsafe(12)
-            waiter = self._waiters[ticket] = _Waiter(OWNER.get(), self._clock.now())
+            now_s = self._clock.now()
+            waiter = self._waiters[ticket] = _Waiter(OWNER.get(), now_s, now_s)
             self.came += 1
         waiter.asked_s = self._clock.now()
         if waiter.kept:
@@ -102,6 +114,19 @@ class WaitingRoom:
             self.left += 1
             if waiter.kept:
                 self._admission.give_back(waiter.owner)
+
+    def seen(self) -> list[Waiting]:
+        """Who waits, the first one first."""
+        self.settle()
+        now_s = self._clock.now()
+        return [
+            Waiting(
+                now_s - waiter.came_s,
+                0.0 if waiter.kept else self._admission.wait_s(number),
+                waiter.kept,
+            )
+            for number, waiter in enumerate(self._waiters.values(), 1)
+        ]
 
     def settle(self) -> None:
         """Forget who has gone, then keep what lines there are for who came first."""

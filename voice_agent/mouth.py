@@ -74,6 +74,7 @@ class Mouth:
         self._last: ReplyId | None = None
         self._said: Message | None = None  # what was heard of it, as it stands in the history
         self._cut_short = False
+        self._unsaid = ""  # the end of a reply that was over, and did not arrive
         self._sound_by_s = 0.0  # when the reply must have been heard, or heard again
         self.early_work = stack.early.open_call()
         self._waiters: list[asyncio.Future[None]] = []
@@ -135,11 +136,18 @@ class Mouth:
         if self.reply is not None:
             self._chars_heard = min(self._chars_heard, heard.chars)
         elif self._said is not None and not self._cut_short and self._playout.is_last(self._last):
-            self._said = self._turns.conversation.truncate(self._said, heard.chars)
+            said = self._said
+            self._said = self._turns.conversation.truncate(said, heard.chars)
+            if self._said is not said:
+                self._unsaid = said.text[heard.chars :].strip()
 
-    def line_back(self) -> None:
+    def line_back(self) -> str:
+        """What is left to say of a reply that was over when the line was lost; "" of others, which
+        go on by themselves."""
         self._sound_by_s = self._clock.now() + self._stack.answer_within_s
         self._playout.line_back()
+        unsaid, self._unsaid = self._unsaid, ""
+        return unsaid
 
     def playing_behind(self, ms: int) -> None:
         """The client says how much later than sent our sound leaves its loudspeaker."""

@@ -153,8 +153,12 @@ class Turns:
         self.line_lost = False
         gap_ms = round((self._clock.now() - self._lost_s) * 1000)
         self._note_line("line_back", {"gap_ms": gap_ms})
-        self.mouth.line_back()
+        unsaid = self.mouth.line_back()
         self.ear.line_back()
+        nobody_speaks = self.state.caller in (tm.Caller.SILENT, tm.Caller.MUTED)
+        if unsaid and nobody_speaks and self.state.floor is tm.Floor.IDLE:
+            self.apply(tm.ReplyBegins())
+            self.mouth.say(self._stack.fixed(unsaid))
 
     def _note_line(self, what: str, why: dict[str, Reason]) -> None:
         """In the traces of the turn being heard and of the one being answered, else the next."""

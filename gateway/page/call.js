@@ -14,7 +14,9 @@ export class CallError extends Error {
 }
 
 const CONNECT_MS = 10000;
+const ANSWER_MS = 10000;
 const RESUME_CONNECT_MS = 6000;
+const RESUME_ANSWER_MS = 3000; // over a network that is just gone no answer comes, and no error either
 const LOST_MS = 4000;
 const MOVE_MS = 1000; // a call that is kept moves to another line rather than wait for this one
 // After these another attempt may succeed.
@@ -42,11 +44,11 @@ async function microphone(device) {
   }
 }
 
-async function exchange(path, offer, pass) {
+async function exchange(path, offer, pass, signal) {
   const headers = { "content-type": "application/json", ...pass };
   let response;
   try {
-    response = await fetch(path, { method: "POST", headers, body: JSON.stringify(offer) });
+    response = await fetch(path, { method: "POST", headers, body: JSON.stringify(offer), signal });
   } catch {
     throw new CallError("unreachable", "The server does not answer.");
   }
@@ -90,6 +92,7 @@ export class Call {
     this.closed = false;
     this.muted = false;
     this.ticket = ""; // of the queue, if one had to wait
+    this.asking = new AbortController(); // of the offer
   }
 
   // device: a microphone's id; "": the system's choice.
@@ -110,30 +113,36 @@ export class Call {
     this.sender = pc.addTrack(this.stream.getAudioTracks()[0], this.stream);
     pc.ontrack = (event) => this.on.output(event.streams[0] || new MediaStream([event.track]));
     pc.onconnectionstatechange = () => this.watch();
-    const patience = this.back ? RESUME_CONNECT_MS : CONNECT_MS;
-    this.timer = setTimeout(() => this.close(new CallError("no-media", "")), patience);
     try {
       await pc.setLocalDescription(await pc.createOffer());
       await this.gathered();
+      this.giveUp("unreachable", this.back ? RESUME_ANSWER_MS : ANSWER_MS);
       const answer = await this.ask(pc.localDescription, agent, pass);
       this.keep(answer);
       if (this.closed) return;
+      this.giveUp("no-media", this.back ? RESUME_CONNECT_MS : CONNECT_MS);
       await pc.setRemoteDescription({ type: answer.type, sdp: answer.sdp });
     } catch (error) {
       this.close(error instanceof CallError ? error : new CallError("refused", error.message));
     }
   }
 
+  // After so long, unless it is connected.
+  giveUp(kind, ms) {
+    if (this.closed) return;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.close(new CallError(kind, "")), ms);
+  }
+
   ask({ type, sdp }, agent, pass) {
-    const { back } = this;
+    const { back, asking: { signal } } = this;
     if (!back) {
       const place = this.ticket && `?${new URLSearchParams({ ticket: this.ticket })}`;
-      return exchange(`rtc/offer${place}`, { type, sdp, agent: agent || undefined }, pass);
+      return exchange(`rtc/offer${place}`, { type, sdp, agent: agent || undefined }, pass, signal);
     }
     const silent = Math.round(back.silentMs);
-    return exchange(
-      "rtc/resume", { type, sdp, resume: back.token, seen: back.seen, silent_ms: silent }, {},
-    );
+    const body = { type, sdp, resume: back.token, seen: back.seen, silent_ms: silent };
+    return exchange("rtc/resume", body, {}, signal);
   }
 
   // What opens the call again, and how long it waits without a line.
@@ -259,6 +268,7 @@ export class Call {
   }
 
   release(back = null) {
+    this.asking.abort();
     this.playback?.stop();
     for (const track of this.stream?.getTracks() || []) {
       track.onended = null;

@@ -68,13 +68,18 @@ function showMemory(kv) {
   $("blocks").setAttribute("aria-label", words);
 }
 
+// A call that has lost its line says for how long its page may still come back.
+function callersPart({ caller, kept_s: kept }) {
+  return kept === null ? caller : `line lost, kept ${since(kept)}`;
+}
+
 function row(call) {
   const made = document.createElement("tr");
   made.append(
     element("td", call.agent || "…"),
     element("td", call.transport),
     element("td", since(call.age_s)),
-    element("td", call.caller, call.caller === "speaking" ? "busy" : ""),
+    element("td", callersPart(call), call.caller === "speaking" ? "busy" : ""),
     element("td", call.floor, call.floor === "speaking" ? "busy" : ""),
     element("td", String(call.turns)),
     element("td", call.voice_to_voice_ms ? `${Math.round(call.voice_to_voice_ms)} ms` : "–"),
@@ -98,6 +103,16 @@ function showCalls(live) {
   if (held) [...$("calls").rows].find((r) => r.dataset.id === held)?.querySelector("button").focus();
 }
 
+function showQueue(waiting) {
+  $("queue").hidden = !waiting.length;
+  $("places").replaceChildren(...waiting.map((one) => {
+    const made = document.createElement("tr");
+    const wait = one.line_kept ? "a line is kept" : `about ${since(one.wait_s)}`;
+    made.append(...[String(one.place), since(one.waited_s), wait].map((text) => element("td", text)));
+    return made;
+  }));
+}
+
 function showStages(stages) {
   $("stages").replaceChildren(...Object.entries(stages).map(([name, numbers]) => {
     const box = document.createElement("section");
@@ -114,6 +129,7 @@ function show(seen) {
   showFigures(seen);
   showMemory(seen.kv);
   showCalls(seen.live);
+  showQueue(seen.waiting);
   showStages(seen.stages);
   $("view").hidden = false;
 }

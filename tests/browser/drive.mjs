@@ -292,6 +292,9 @@ const scenes = {
   ops: async () => {
     await page.waitForSelector("#calls tr");
     saw.calls = await texts("#calls td:first-child");
+    saw.lines = await texts("#calls td:nth-child(4)");
+    await page.waitForSelector("#places tr");
+    saw.queue = await texts("#places td");
     saw.figures = await page.textContent("#figures");
     saw.stages = await texts("#stages h3");
     await shot("ops");

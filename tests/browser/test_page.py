@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 import websockets
 
@@ -208,20 +209,35 @@ def test_the_operator_sees_who_is_on_the_line_and_hangs_up(
 ) -> None:
     async def talk(url: str) -> int | None:
         async with websockets.connect(f"ws{url[4:]}/v1/realtime?model=other") as socket:
+            (live,) = server.gateway.live
+            live.kept_s = lambda: 21.0
+            queue = asyncio.create_task(wait(url))
             seen.update(await asyncio.to_thread(look))
+            queue.cancel()
             async for _ in socket:
                 pass
             return socket.close_code
+
+    async def wait(url: str) -> None:
+        async with httpx.AsyncClient(base_url=url) as client:
+            ticket = ""
+            while True:
+                told = await client.post("/rtc/line", params={"ticket": ticket})
+                ticket = told.json()["ticket"]
+                await asyncio.sleep(1)
 
     def look() -> dict[str, Any]:
         return drive(f"{server.url}/ops", "ops", width=width, color=color)
 
     seen: dict[str, Any] = {}
-    with serving_on_thread(FakeStack()) as server:
+    with serving_on_thread(FakeStack(), max_calls=1) as server:
         code = asyncio.run(talk(server.url))
     check(seen)
     assert seen["calls"] == ["other"]
     assert "1 of" in seen["figures"]
+    assert seen["lines"] == ["line lost, kept 0:21"]
+    assert seen["queue"][0] == "1"
+    assert seen["queue"][2].startswith("about ")
     assert {"Language model", "Recognition", "Media", "Server"} <= set(seen["stages"])
     assert seen["focus_kept"] == "Hang up", "drawing the list anew takes nobody's place in it"
     assert seen["hung_up"]

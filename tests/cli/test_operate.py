@@ -75,13 +75,18 @@ def test_a_look_at_live_calls_and_memory() -> None:
     call = {
         "id": "rtc_1", "transport": "webrtc", "agent": "desk", "caller": "speaking",
         "floor": "idle", "age_s": 83.4, "turns": 3, "voice_to_voice_ms": 481.6,
+        "kept_s": None,
     }  # fmt: skip
     names = ("total", "free", "cached", "held", "pinned", "fenced")
     seen = {
         "ready": False, "draining": True, "early_work": "none: busy",
         "calls": {"live": 2, "limit": 4, "refused": 1},
         "kv": dict(zip(names, (100, 40, 40, 20, 10, 0), strict=True)),
-        "live": [call, {**call, "voice_to_voice_ms": None, "agent": ""}],
+        "live": [call, {**call, "voice_to_voice_ms": None, "agent": "", "kept_s": 24.3}],
+        "waiting": [
+            {"place": 1, "waited_s": 21.0, "wait_s": 0.0, "line_kept": True},
+            {"place": 2, "waited_s": 8.0, "wait_s": 33.4, "line_kept": False},
+        ],
         "load": {
             "stopped": "early voice", "answer_ms": 512, "with_one_more_ms": 640, "waiting": 3,
             "stages": {"stt": 40, "engine": 71},
@@ -99,6 +104,8 @@ def test_a_look_at_live_calls_and_memory() -> None:
     assert "draining  http://a  calls 2 of 4  turned away 1  early work none: busy" in text
     assert "stopped early voice  answer 512 ms predicted, 640 ms with one call more" in text
     assert "waiting 3  stt 40 %, engine 71 %" in text
+    assert "queue: 21 s (a line is kept), 8 s (about 33 s more)" in text
+    assert "line lost, kept 24 s" in text
     assert "2 s ago: sip turned away: latency" in text
     assert "webrtc turned away" not in text
     assert "1:23" in text

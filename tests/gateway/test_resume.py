@@ -15,6 +15,7 @@ import pytest
 import websockets
 
 from gateway.line_call import LineCall
+from gateway.ops import overview
 from gateway.page_socket import CLOSE_GONE, CLOSE_MOVING, RESUME_SUBPROTOCOL, SUBPROTOCOL
 from gateway.resume import JOURNAL, Credential, Journal, find
 from tests.support.fake_call import FakeCall, FakeStack
@@ -143,6 +144,8 @@ async def test_a_reply_goes_on_over_another_line(media_workers: int) -> None:
         assert call.played == at, "it waits at the sample"
         assert len(call.heard) == n_heard, "and media time with it"
         assert server.gateway.admission.active == 1
+        kept_s = overview(server.gateway)["live"][0]["kept_s"]
+        assert 0 < kept_s < server.gateway.config.hold_s, "the operator sees that it waits"
         seen = len(p.events)
         second = await connected(server, q, "/rtc/resume", resume=first, seen=seen)
         back = await q.until("line")
@@ -153,6 +156,7 @@ async def test_a_reply_goes_on_over_another_line(media_workers: int) -> None:
         assert abs(int(np.argmax(spectrum)) * 5 - call.hz) < 15, "it is heard there"
         assert not call.lost
         assert call.ended is None
+        assert overview(server.gateway)["live"][0]["kept_s"] is None
         assert at is not None
         assert call.played is not None
         assert call.played > at

@@ -206,9 +206,15 @@ async def test_a_page_is_told_its_place_and_called_in() -> None:
             other = await client.post("/rtc/line")
             assert (other.status_code, other.json()["error"]["code"]) == (503, "VA460")
             assert int(other.headers["retry-after"]) > 0
-            assert (await client.get("/api/ops")).json()["load"]["waiting"] == 1
+            told = (await client.get("/api/ops")).json()
+            assert told["load"]["waiting"] == 1
+            (queued,) = told["waiting"]
+            assert (queued["place"], queued["line_kept"]) == (1, False)
+            assert (queued["waited_s"] >= 0, queued["wait_s"] > 0) == (True, True)
         free = await client.post("/rtc/line", params={"ticket": seen["ticket"]})
         assert (free.status_code, free.json()["place"]) == (200, 0)
+        (queued,) = (await client.get("/api/ops")).json()["waiting"]
+        assert (queued["line_kept"], queued["wait_s"]) == (True, 0.0)
         offer = {"type": "offer", "sdp": "no sdp"}
         stranger = await client.post("/rtc/offer", json=offer)
         assert stranger.json()["error"]["code"] == "VA460", "the line is kept"

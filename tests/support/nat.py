@@ -19,6 +19,7 @@ from loadtest.bench.transport.namespaces import Namespace, cable, namespaces
 from tests.support.live_server import Running, serving_on_thread
 
 HOME, OFFICE, RELAY, PUBLIC = "192.168.50.2", "10.60.0.2", "198.51.100.3", "203.0.113.9"
+MOBILE = "192.168.77.2/24"
 PORTS = (40_000, 40_019)
 KEY = "a-key-of-the-caller"
 
@@ -76,6 +77,45 @@ def internet() -> Iterator[Internet]:
             net.rule("-A", "FORWARD", "-m", "conntrack", "--ctstate", state, "-j", "ACCEPT")
         net.rule("-A", "FORWARD", "-d", RELAY, "-j", "ACCEPT")
         yield net
+
+
+@dataclass(frozen=True)
+class Mobile:
+    """A second way out of home, through a NAT of its own; not in use at first."""
+
+    home: Namespace
+    cell: Namespace
+
+    def take_over(self) -> None:
+        """Home's cable is pulled and its address given up, and the mobile network is there: another
+        address, another NAT. Programs that listen for such news get them."""
+        for side in ("router", "cell"):
+            self.home.run("ip", "address", "flush", "dev", side)
+        self.home.run("ip", "address", "add", MOBILE, "dev", "cell")
+        self.take_over_silently()
+
+    def take_over_silently(self) -> None:
+        """The same, but no address comes or goes: what was open hangs, and nobody is told."""
+        self.home.run("ip", "link", "set", "router", "down")
+        self.home.run("ip", "link", "set", "cell", "up")
+        self.home.run("ip", "route", "add", "default", "via", "192.168.77.1")
+
+    def carried(self) -> int:
+        """Packets that home has sent this way."""
+        return int(self.cell.run("cat", "/sys/class/net/home/statistics/rx_packets"))
+
+
+@contextlib.contextmanager
+def mobile(net: Internet) -> Iterator[Mobile]:
+    with namespaces(("cell",)) as (cell,):
+        cable(net.home, MOBILE, cell, "192.168.77.1/24")
+        cable(cell, "10.70.0.2/24", net.router, "10.70.0.1/24")
+        net.home.run("ip", "link", "set", "cell", "down")
+        cell.run("ip", "route", "add", "default", "via", "10.70.0.1")
+        cell.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        cell.run("iptables", "--wait", "-t", "nat", "-A", "POSTROUTING", "-o", "router",
+                 "-j", "MASQUERADE", "--random")  # fmt: skip
+        yield Mobile(net.home, cell)
 
 
 @contextlib.contextmanager

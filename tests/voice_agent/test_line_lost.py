@@ -74,15 +74,42 @@ def test_what_was_lost_was_not_heard() -> None:
     assert len(heard) - len(unheard) in (600 // WORD_MS, 600 // WORD_MS + 1)
 
 
-def test_the_end_of_a_reply_that_left_into_the_void_was_not_heard() -> None:
-    scene = Scene("One two three four.").play(
-        silence(300), say("hello"), silence(1500), lost(800), silence(400), back
+WHOLE = "One two three four."
+
+
+@pytest.mark.parametrize("again", [back, moved])
+def test_the_end_of_a_reply_that_left_into_the_void_is_said_again(
+    again: Callable[[Call], object],
+) -> None:
+    scene = Scene(WHOLE).play(
+        silence(300), say("hello"), silence(1500), lost(800), silence(400), again, tail_ms=3000
     )
-    (done,) = scene.of(ReplyDone)
-    assert done.status is ReplyStatus.COMPLETED
-    text = scene.history[-1][1]
-    assert "One two three four.".startswith(text)
-    assert len(text) < len("One two three four.")
+    whole, rest = scene.of(ReplyDone)
+    assert {whole.status, rest.status} == {ReplyStatus.COMPLETED}
+    (_, heard), (_, then) = scene.history[-2:]
+    assert f"{heard} {then}" == WHOLE, "each word stands there once"
+    assert then == rest.heard
+    n_again = sum(tick.reply == rest.reply for _, tick in scene.frames if tick.audible)
+    assert 0 < len(then.split()) <= 800 // WORD_MS + 1
+    assert n_again * FRAME_MS == pytest.approx(len(then.split()) * WORD_MS, abs=FRAME_MS)
+
+
+def test_the_end_of_a_reply_of_which_nothing_arrived_is_all_of_it() -> None:
+    scene = Scene("Sure.").play(
+        silence(300), say("hello"), silence(900), lost(2000), silence(400), back, tail_ms=3000
+    )
+    assert [done.heard for done in scene.of(ReplyDone)] == ["Sure.", "Sure."]
+    assert [text for _, text in scene.history].count("Sure.") == 1
+
+
+def test_it_is_not_said_to_a_caller_who_had_begun_to_speak() -> None:
+    scene = Scene(WHOLE).play(
+        silence(300), say("hello"), silence(1500), say("tell me"), lost(1400), silence(400), back,
+        say("more"), tail_ms=4000,
+    )  # fmt: skip
+    replies = scene.of(ReplyDone)
+    assert [done.reply.turn is not None for done in replies] == [True] * len(replies)
+    assert scene.history[2][1] != WHOLE
 
 
 def test_one_that_was_over_long_before_stays_heard() -> None:
@@ -90,6 +117,7 @@ def test_one_that_was_over_long_before_stays_heard() -> None:
         silence(300), say("hello"), silence(7000), lost(800), silence(400), back
     )
     assert scene.history[-1] == ("assistant", "Sure.")
+    assert len(scene.of(ReplyDone)) == 1
 
 
 def test_a_sentence_that_was_cut_by_the_loss_is_one_turn() -> None:

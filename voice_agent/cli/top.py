@@ -57,7 +57,8 @@ def run_top(
 
 def screen(seen: Seen, base: str) -> RenderableType:
     """One look at a server."""
-    parts = (*_load(seen["load"]), *_memory(seen["kv"]), _calls(seen["live"]), _stages(seen))
+    lines = (*_load(seen["load"]), *_memory(seen["kv"]), *_queue(seen["waiting"]))
+    parts = (*lines, _calls(seen["live"]), _stages(seen))
     return Group(_head(seen, base), *parts)
 
 
@@ -102,6 +103,16 @@ def _memory(kv: Mapping[str, int] | None) -> list[Text]:
     return [bar]
 
 
+def _queue(waiting: list[Mapping[str, Any]]) -> list[Text]:
+    """Who waits for a line, the first one first."""
+    told = [
+        f"{one['waited_s']:.0f} s"
+        + (" (a line is kept)" if one["line_kept"] else f" (about {one['wait_s']:.0f} s more)")
+        for one in waiting
+    ]
+    return [Text(f"queue: {', '.join(told)}")] if told else []
+
+
 def _calls(live: list[Mapping[str, Any]]) -> RenderableType:
     if not live:
         return Text("nobody is on the line", style="dim")
@@ -110,12 +121,12 @@ def _calls(live: list[Mapping[str, Any]]) -> RenderableType:
         table.add_column(column, overflow="fold")
     for call in live:
         ms = call.get("voice_to_voice_ms")
-        age = int(call["age_s"])
+        age, kept_s = int(call["age_s"]), call["kept_s"]
         table.add_row(
             call["agent"] or "…",
             call["transport"],
             f"{age // 60}:{age % 60:02}",
-            call["caller"],
+            call["caller"] if kept_s is None else f"line lost, kept {kept_s:.0f} s",
             call["floor"],
             str(call["turns"]),
             f"{round(ms)} ms" if ms else "–",
