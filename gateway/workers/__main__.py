@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from voice_agent import logs
+from voice_agent.tidying import tidy
 
 from .link import DOWN, LinkError, Message, decode
 
@@ -39,7 +40,15 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(serve(sock, start))
+        runner.run(_tidily(serve(sock, start)))
+
+
+async def _tidily(work: Coroutine[Any, Any, None]) -> None:
+    tidying = asyncio.create_task(tidy())
+    try:
+        await work
+    finally:
+        tidying.cancel()
 
 
 def first_message(sock: socket.socket) -> Message:
