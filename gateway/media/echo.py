@@ -29,6 +29,7 @@ FOUND_ALONE_MS = 240.0  # delays up to here (and some beyond) the canceller find
 LEFT_TO_FIND_MS = 120.0
 LEFT_TO_LEARN_MS = 30.0  # of the delay, to the filter: it was measured to the loudest sound
 LEARNS_FROM_FRAMES, LEARNS_TIMES = 50, 3  # what was heard before an echo was found
+CATCHES_UP = 12  # frames that the filter learns from in one tick, so that no tick takes long
 PAST_FRAMES = LAG_FRAMES + LEARNS_FROM_FRAMES + 1
 ALL_OURS = 0.1  # of a frame's power is left without our voice: the caller is silent
 GIVEN_UP_FRAMES = 150  # of an echo that was found and can't be predicted: the caller is heard
@@ -153,6 +154,7 @@ class EchoGuard:
         self._canceller_late = 0  # frames that its reference is held back
         self._filter: EchoFilter | None = None
         self._filter_late = 0
+        self._to_learn: deque[tuple[Pcm16, Pcm16]] = deque()  # ours and the line's
         self._n_found = 0  # frames since an echo was found
         self._lately: deque[Pcm16] = deque(maxlen=LEARNS_FROM_FRAMES)
         self._resampler = Resampler(OUT_RATE, IN_RATE)
@@ -196,7 +198,11 @@ class EchoGuard:
 
     def _without_echo(self, predicts: EchoFilter, heard: Pcm16, clean: Pcm16) -> Pcm16:
         self._n_found += 1
-        left = predicts.push(self._reference.ago(self._filter_late), heard)
+        self._to_learn.append((self._reference.ago(self._filter_late), heard))
+        for _ in range(min(CATCHES_UP, len(self._to_learn))):
+            left = predicts.push(*self._to_learn.popleft())
+        if self._to_learn:
+            return clean
         knows = predicts.learnt or self._n_found > GIVEN_UP_FRAMES
         return left if knows and predicts.near_end else clean
 
@@ -220,10 +226,11 @@ class EchoGuard:
             self._canceller = Canceller()
         self._filter_late = max(0, int((path.delay_ms - LEFT_TO_LEARN_MS) // FRAME_MS))
         self._filter = EchoFilter()
-        for _ in range(LEARNS_TIMES):
-            for n, heard in enumerate(self._lately):
-                ago = len(self._lately) - n + self._filter_late
-                self._filter.push(self._reference.ago(ago), heard)
+        past = [
+            (self._reference.ago(len(self._lately) - n + self._filter_late), heard)
+            for n, heard in enumerate(self._lately)
+        ]
+        self._to_learn = deque(past * LEARNS_TIMES)
 
 
 def _power(pcm: Pcm16) -> float:

@@ -10,7 +10,18 @@ import pytest
 
 from gateway.config import EchoModes, GatewayConfig
 from gateway.gateway import Gateway
-from gateway.media.echo import CUSHION, SLACK_FRAMES, EchoGuard, EchoMode, EchoReport, Reference
+from gateway.media.echo import (
+    CATCHES_UP,
+    CUSHION,
+    LEARNS_FROM_FRAMES,
+    LEARNS_TIMES,
+    SLACK_FRAMES,
+    EchoGuard,
+    EchoMode,
+    EchoReport,
+    Reference,
+)
+from gateway.media.echo_filter import EchoFilter
 from gateway.realtime.session import RealtimeSession
 from tests.support.clips import clip
 from tests.support.echo import echo_of
@@ -136,6 +147,31 @@ def test_an_echo_is_found_and_taken_out(delay_ms):
     settled = slice(8 * IN_RATE, None)
     assert power(clean[settled]) < 0.03 * power(echo[: len(clean)][settled])
     assert str(guard.report).startswith("auto: found ")
+
+
+def test_no_tick_learns_from_more_frames_than_it_may(monkeypatch):
+    learnt = 0
+    push = EchoFilter.push
+
+    def counted(self: EchoFilter, sent: Pcm16, heard: Pcm16) -> Pcm16:
+        nonlocal learnt
+        learnt += 1
+        return push(self, sent, heard)
+
+    monkeypatch.setattr(EchoFilter, "push", counted)
+    guard = EchoGuard(EchoMode.AUTO)
+    echo = echo_of(OURS_IN, 130, -6)
+    steps = []
+    for i in range(100):
+        guard.heard(Frame(echo[i * IN_FRAME : (i + 1) * IN_FRAME].astype(np.int16)))
+        guard.sent(OURS[i * OUT_FRAME : (i + 1) * OUT_FRAME])
+        guard.tick()
+        learnt, n = 0, learnt
+        steps.append(n)
+    assert guard.report.verdict is Echo.FOUND
+    assert max(steps) == CATCHES_UP
+    assert steps[-1] == 1, "all that had been heard before is learnt"
+    assert sum(steps) > LEARNS_FROM_FRAMES * (LEARNS_TIMES - 1)
 
 
 def test_on_cancels_before_anything_is_known():
