@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,20 @@ def values() -> dict[str, str]:
         "TURN_HOST": "t.example",
         "SERVER_ADDRESS": "10.0.0.9",
     }
+
+
+def judged(file: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    return subprocess.run([*command, str(file)], capture_output=True, text=True, check=False)
+
+
+def test_it_is_what_composes_own_schema_allows(tmp_path: Path) -> None:
+    whole = tmp_path / "docker-compose.yml"
+    whole.write_text(filled(TEXT, values()), "utf-8")
+    done = judged(whole)
+    assert done.returncode == 0, done.stdout
+    whole.write_text(TEXT.replace("stop_grace_period", "stop_grace"), "utf-8")
+    assert "'stop_grace' was unexpected" in judged(whole).stdout
 
 
 def test_the_parts_are_all_there() -> None:
