@@ -10,50 +10,56 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from .audio import to_float
 from .clock import Clock
 from .errors import CapacityError, InternalError
+from .silero import CONTEXT, WINDOW, SileroVad, State
 from .types import IN_RATE, Frame, FrameFlag, PcmF32
+
+__all__ = [
+    "CONTEXT",
+    "WINDOW",
+    "SileroVad",
+    "State",
+    "VadService",
+    "VadStream",
+    "VadWindow",
+    "Windower",
+]
 
 log = logging.getLogger(__name__)
 
-WINDOW = 512
-CONTEXT = 64
 WINDOW_MS = WINDOW * 1000 // IN_RATE
-BATCH_WAIT_S = 0.004  # for more windows; with the event loop's own lateness under 8 ms
+BATCH_WAIT_S = 0.003  # for more windows; with the event loop's own lateness under 8 ms
 BATCH_FROM = 8  # open streams below which windows run at once
 MAX_STREAMS = 1024
-MAX_BATCH = 256  # rows of one ONNX call
-
-State: TypeAlias = NDArray[np.float32]
+MAX_BATCH = 256  # windows of one pass
 
 
 @dataclass(frozen=True, slots=True)
 class VadWindow:
     """Probability of speech in samples [start_sample, end_sample) of a stream.
 
-    concealed: mostly made-up samples, so `prob` is 0 and says nothing about the caller.
+    concealed: mostly made-up samples, so `prob` is 0 and says nothing about the caller. power: mean
+    square of its samples, full scale being 1.
     """
 
     prob: float
     start_sample: int
     end_sample: int
     concealed: bool = False
+    power: float = 0.0
 
 
 class Windower:
     """Cuts a stream of frames into windows of 512 samples, whatever the chunking. Pure."""
 
     def __init__(self) -> None:
-        self._row = np.zeros(CONTEXT + WINDOW, np.float32)  # what came before, and the window
+        self._row = np.zeros(CONTEXT + WINDOW, np.int16)  # what came before, and the window
         self._n = 0  # samples of the window so far
         self._made_up = 0  # of those, concealed
         self._start = 0
@@ -66,11 +72,11 @@ class Windower:
         while at < len(pcm):
             n = min(WINDOW - self._n, len(pcm) - at)
             place = CONTEXT + self._n
-            self._row[place : place + n] = to_float(pcm[at : at + n])
+            self._row[place : place + n] = pcm[at : at + n]
             at, self._n = at + n, self._n + n
             self._made_up += n if concealed else 0
             if self._n == WINDOW:
-                out.append((self._start, self._row.copy(), 2 * self._made_up >= WINDOW))
+                out.append((self._start, to_float(self._row), 2 * self._made_up >= WINDOW))
                 self._row[:CONTEXT] = self._row[-CONTEXT:]
                 self._start += WINDOW
                 self._n = self._made_up = 0
@@ -79,49 +85,6 @@ class Windower:
     def push(self, frame: Frame) -> list[tuple[int, PcmF32, bool]]:
         """The same without what came before: (start_sample, float32 [512], mostly concealed)."""
         return [(start, row[CONTEXT:], made_up) for start, row, made_up in self.rows(frame)]
-
-
-class SileroVad:
-    """The bare model: batches in, probabilities out. Deterministic; one thread."""
-
-    def __init__(self, model: Path | None = None) -> None:
-        path = model or Path(
-            str(resources.files("silero_vad").joinpath("data/silero_vad_16k_op15.onnx"))
-        )
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        try:
-            self._session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:
-            raise InternalError(
-                f"the voice activity model {path} cannot be loaded: {error}"
-            ) from error
-        self._rate = np.array(IN_RATE, np.int64)
-
-    def score(
-        self, windows: NDArray[np.float32], states: State
-    ) -> tuple[NDArray[np.float32], State]:
-        """windows [N, 576], states [2, N, 128] -> probabilities [N], next states [2, N, 128]."""
-        probs, after = self._session.run(
-            None, {"input": windows, "state": states, "sr": self._rate}
-        )
-        return probs[:, 0], after
-
-    def probabilities(self, pcm: PcmF32) -> NDArray[np.float32]:
-        """One probability per whole window of a recording, from a fresh state; float32 [n //
-        512]."""
-        state = np.zeros((2, 1, 128), np.float32)
-        padded = np.concatenate([np.zeros(CONTEXT, np.float32), pcm])
-        n = len(pcm) // WINDOW
-        out = np.zeros(n, np.float32)
-        for i in range(n):
-            window = padded[i * WINDOW : i * WINDOW + WINDOW + CONTEXT]
-            probs, state = self.score(window[None], state)
-            out[i] = probs[0]
-        return out
 
 
 class _Job:
@@ -136,8 +99,8 @@ class _Job:
 class VadService:
     """Owns the model and the batch being collected. All methods run on the event-loop thread.
 
-    Below `BATCH_FROM` open streams a window is scored as it completes (0.1-0.4 ms). From there on
-    windows wait up to 4 ms for each other and run as one call on a thread of its own. The batch
+    Below `BATCH_FROM` open streams a window is scored as it completes (0.1-0.3 ms). From there on
+    windows wait up to 3 ms for each other and run as one call on a thread of its own. The batch
     holds at most one window per stream, so it is bounded by the number of streams.
     """
 
@@ -263,7 +226,9 @@ class VadStream:
             out: list[VadWindow] = []
             for start, row, concealed in self._windower.rows(frame):
                 prob = 0.0 if concealed else await self._service._score(self, row)
-                out.append(VadWindow(prob, start, start + WINDOW, concealed))
+                new = row[CONTEXT:]
+                power = float(np.dot(new, new)) / WINDOW
+                out.append(VadWindow(prob, start, start + WINDOW, concealed, power))
             return out
         finally:
             self._pushing = False

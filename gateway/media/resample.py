@@ -72,7 +72,7 @@ class Resampler:
         self._next += n_out * down - n_in * up
         self._buffer = buffer[n_in:]
         np.rint(out, out=out)
-        np.clip(out, -32768, 32767, out=out)
+        np.minimum(np.maximum(out, -32768, out=out), 32767, out=out)  # half of `clip`'s time
         return out.astype(np.int16)
 
     def _outputs(self, buffer: NDArray[np.float64], n: int) -> NDArray[np.float64]:

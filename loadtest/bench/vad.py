@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from loadtest.bench.llm.measure import ms, tail
 from loadtest.report import hardware, write_json
 from voice_agent.audio import read_wav
+from voice_agent.cli.runtime import settle
 from voice_agent.clock import MonotonicClock
 from voice_agent.types import FRAME_MS, IN_FRAME, IN_RATE, Frame, Pcm16
 from voice_agent.vad import SileroVad, State, VadService, VadStream
@@ -63,6 +64,7 @@ class Ears:
     async def run(self, seconds: float) -> dict[str, Any]:
         self.service.warm()
         jobs = [asyncio.create_task(self._ear(i)) for i in range(self._n)]
+        settle()
         await asyncio.sleep(WARM_S)
         self.added_ms.clear()
         self.whole_ms.clear()
