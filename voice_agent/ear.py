@@ -45,6 +45,7 @@ class Ear:
         self._on_window = on_window
         self._inbox: deque[Frame] = deque()
         self._wake = asyncio.Event()
+        self._next_look: asyncio.TimerHandle | None = None
         self._recent: deque[Pcm16] = deque(maxlen=SMART_TURN_S * IN_RATE // IN_FRAME)
         self._anchor_s: float | None = None
         self._last_arrival_s = clock.now()
@@ -90,26 +91,26 @@ class Ear:
         self._wake.set()
 
     async def run(self) -> None:
+        self._look_for_stall()
         try:
             while True:
-                if not self._inbox:
-                    await self._next_frame()
-                    continue
-                await self.process(self._inbox.popleft())
+                while self._inbox:
+                    await self.process(self._inbox.popleft())
+                self._wake.clear()
+                await self._wake.wait()
         finally:
+            if self._next_look is not None:
+                self._next_look.cancel()
             self._stream.close()
 
-    async def _next_frame(self) -> None:
-        self._wake.clear()
-        try:
-            async with asyncio.timeout(POLL_S):  # wait_for can swallow a cancel on Python 3.11
-                await self._wake.wait()
-        except TimeoutError:
-            stalled = self._clock.now() - self._last_arrival_s > STALL_S
-            if stalled and self.endpointer.in_speech and not self.lost:
-                for _ in range(25):
-                    self._inbox.append(Frame(SILENT_IN, FrameFlag.SILENCE))
-                self._arrived += 25 * IN_FRAME
+    def _look_for_stall(self) -> None:
+        """A timer beside the frames, not one for each of them."""
+        self._next_look = asyncio.get_running_loop().call_later(POLL_S, self._look_for_stall)
+        stalled = self._clock.now() - self._last_arrival_s > STALL_S
+        if stalled and self.endpointer.in_speech and not self.lost and not self._inbox:
+            self._inbox.extend([Frame(SILENT_IN, FrameFlag.SILENCE)] * 25)
+            self._arrived += 25 * IN_FRAME
+            self._wake.set()
 
     async def process(self, frame: Frame) -> None:
         """Judge one frame now. `run` does this with every frame heard, in order."""
@@ -129,8 +130,7 @@ class Ear:
     def _has_faded(self, window: VadWindow) -> bool:
         """The window is far quieter than this utterance's voice. In noise that never happens, and
         the detector alone decides."""
-        pcm = self.recent(self.samples - window.start_sample)[:WINDOW].astype(np.float32)
-        power = float(np.dot(pcm, pcm)) / len(pcm) if len(pcm) else 0.0
+        power = window.power * (1 << 30)  # of int16 samples
         if not self.endpointer.in_speech:
             self._loudest = power
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -264,7 +265,8 @@ class Utterance:
     def _sounds_voiced(self, pcm: Pcm16) -> bool:
         if len(pcm) == 0:
             return False
-        rms = float(np.sqrt(np.square(pcm.astype(np.float32)).mean()))
+        sound = pcm.astype(np.float32)
+        rms = math.sqrt(float(np.dot(sound, sound)) / len(sound))
         self._peak = max(rms, self._peak)
         return rms >= FLOOR_RMS and rms >= PEAK_RATIO * self._peak
 
