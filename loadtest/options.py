@@ -23,7 +23,8 @@ CLIP_NAMES = (
 class Options:
     """seconds: no turn begins later. url: of a running server, None for one of our own, which
     `settings` (dotted names of the configuration) are for. baseline: static batching, first come
-    first served in every stage, no prefix cache."""
+    first served in every stage, no prefix cache. held_s: how often our own server's process writes
+    down what it holds; None: never."""
 
     calls: int = 2
     seconds: float = 60.0
@@ -42,6 +43,7 @@ class Options:
     stt: str = "whisper-tiny.en"
     voice: str = "piper-joe"
     settings: Mapping[str, str] = field(default_factory=dict)
+    held_s: float | None = None
 
     @property
     def scripted(self) -> bool:

@@ -28,6 +28,9 @@ from voice_agent.errors import InternalError, UsageError
 READY_WITHIN_S = 300
 STOP_WITHIN_S = 60
 RTP_PORTS_PER_CALL = 4
+HELD = "held.jsonl"
+SCRIPT_CONTEXT = 65_536
+"""Tokens, which a scripted model has none of: the longest instructions of a scenario fit."""
 _LINES_AHEAD = 4
 """Beside those that are planned: a call that ends and the next one overlap."""
 
@@ -35,12 +38,14 @@ _LINES_AHEAD = 4
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where the calls go. http: its address. pid: of the server's process if it is on this
-    machine. traces: the folder of its turn records if we may read them."""
+    machine. traces: the folder of its turn records if we may read them. held: what its process
+    held, if that is written down (`loadtest.held`)."""
 
     http: str
     sip: tuple[str, int] | None = None
     pid: int | None = None
     traces: Path | None = None
+    held: Path | None = None
 
     @property
     def ws(self) -> str:
@@ -62,6 +67,8 @@ def flags(
         "trace.folder": str(folder / "traces"),
         "history.enabled": False,  # the user's own calls are there
     }
+    if options.scripted:
+        given["llm.context_tokens"] = SCRIPT_CONTEXT
     if options.transport == "sip":
         given |= {
             "sip.enabled": True,
@@ -109,7 +116,14 @@ async def own_server(
         given = flags(options, scenario, calls, folder) | {"server.port": 0}
         settings = folder / "settings.json"
         settings.write_text(
-            json.dumps({"flags": given, "script": options.scripted, "baseline": options.baseline}),
+            json.dumps(
+                {
+                    "flags": given,
+                    "script": options.scripted,
+                    "baseline": options.baseline,
+                    "held": options.held_s,
+                }
+            ),
             "utf-8",
         )
         log = folder / "server.log"
@@ -122,7 +136,8 @@ async def own_server(
         try:
             port = await _ready(process, log)
             sip = ("127.0.0.1", int(given["sip.port"])) if options.transport == "sip" else None
-            yield Target(f"http://127.0.0.1:{port}", sip, process.pid, folder / "traces")
+            http = f"http://127.0.0.1:{port}"
+            yield Target(http, sip, process.pid, folder / "traces", folder / HELD)
         finally:
             await stop(process)
 

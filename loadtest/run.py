@@ -52,11 +52,12 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Where the calls are made. line: the one of a planned call."""
+    """Where the calls are made. line: the one of a planned call. held: see `loadtest.held`."""
 
     line: Callable[[PlannedCall], Line]
     watch: Watch
     records: Callable[[], list[dict[str, Any]] | None]
+    held: Path | None = None
 
 
 def prepare(options: Options) -> Prepared:
@@ -141,7 +142,7 @@ async def field_of(ready: Prepared) -> AsyncIterator[Field]:
         watch = Watch(over_http(target.http, options.key), target.pid)
         assert target.traces is not None
         folder = target.traces
-        yield Field(line_maker(options, target), watch, lambda: records)
+        yield Field(line_maker(options, target), watch, lambda: records, target.held)
         await settle(folder, records)
 
 

@@ -13,10 +13,11 @@ import pytest
 from loadtest.options import Options
 from loadtest.own_server import _ready, flags, running_server, stop, write_agents
 from loadtest.plan import plan
-from loadtest.scenario import load_scenario
+from loadtest.scenario import load_scenario, names
 from voice_agent.agent_file import load_agent
 from voice_agent.config import Config, load_config
 from voice_agent.errors import InternalError, UsageError
+from voice_agent.plain_text import CHARS_PER_TOKEN
 
 pytestmark = pytest.mark.unit
 
@@ -39,6 +40,15 @@ def test_settings_win_and_the_naive_build_has_no_cache() -> None:
     naive = config_of(Options(baseline=True))
     assert naive.engine.enable_prefix_caching == "none"
     assert naive.engine.scheduling_policy == "fcfs"
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_instructions_of_every_scenario_leave_a_scripted_model_room(name: str) -> None:
+    """Of an intruder with 2000 words, too; a server refuses what fills half of its context."""
+    config = config_of(Options(scenario=name))
+    calls = plan(load_scenario(name), 2, 60.0, 1, scripted=True)
+    longest = max(len(call.instructions) for call in calls)
+    assert longest < config.llm.context_tokens * CHARS_PER_TOKEN * 3 // 4 // 2
 
 
 def test_over_sip_each_call_has_an_agent_with_its_word(tmp_path: Path) -> None:
