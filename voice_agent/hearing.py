@@ -70,6 +70,8 @@ class Hearing:
 
     def revise(self, turn: TurnId) -> None:
         """The same utterance goes on as the next revision."""
+        if self._utterance is not None:
+            self._utterance.go_on()
         self._turn = turn
         self._asked_s = None
 

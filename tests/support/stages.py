@@ -92,6 +92,9 @@ class VirtualRecognizer:
     def promote(self, key: Hashable) -> None:
         self.queue.promote(key)
 
+    def demote(self, key: Hashable) -> None:
+        self.queue.demote(key)
+
     def warm(self) -> None: ...
 
     def close(self) -> None: ...

@@ -13,7 +13,7 @@ from voice_agent.context import Prompt
 from voice_agent.reply import Speaker
 from voice_agent.scope import CancelScope
 from voice_agent.smart_turn import SmartTurn
-from voice_agent.stt.base import Promoter, Recognizer, Transcript
+from voice_agent.stt.base import Demoter, Promoter, Recognizer, Transcript
 from voice_agent.think import (
     Ahead,
     KnowsEnds,
@@ -100,6 +100,10 @@ class TapedRecognizer:
     def promote(self, key: Hashable) -> None:
         if isinstance(self._inner, Promoter):
             self._inner.promote(key)
+
+    def demote(self, key: Hashable) -> None:
+        if isinstance(self._inner, Demoter):
+            self._inner.demote(key)
 
     def warm(self) -> None:
         self._inner.warm()

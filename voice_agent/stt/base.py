@@ -74,6 +74,16 @@ class Recognizer(Protocol):
 
 
 @runtime_checkable
+class Demoter(Protocol):
+    """A recogniser whose queue can be told that what waits as a final is none after all."""
+
+    def demote(self, key: Hashable) -> None:
+        """A final of `key` that has not started is from now on a partial: it is ordered like one,
+        and replaced by the next request of `key`."""
+        ...
+
+
+@runtime_checkable
 class Promoter(Protocol):
     """A recogniser whose queue can be told that a waiting partial turned out to be a final."""
 

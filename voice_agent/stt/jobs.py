@@ -119,6 +119,13 @@ class JobQueue(Generic[T]):
                 if job.key == key:
                     job.final = True
 
+    def demote(self, key: Hashable) -> None:
+        """A queued final of `key` turned out to be none: its caller went on."""
+        with self._ready:
+            for job in self._live():
+                if job.key == key:
+                    job.final = False
+
     def close(self) -> None:
         """Refuse new jobs and drop the queued ones."""
         with self._ready:

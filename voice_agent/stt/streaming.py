@@ -13,7 +13,7 @@ from voice_agent.errors import CapacityError
 from voice_agent.types import IN_FRAME, IN_RATE, Pcm16
 
 from .agreement import Agreement, split_at
-from .base import Promoter, Recognizer, Transcript
+from .base import Demoter, Promoter, Recognizer, Transcript
 from .jobs import SupersededError
 from .noise import YIELD_S, CallNoise
 
@@ -63,6 +63,7 @@ class Utterance:
         self._seen_end = 0  # what the newest applied pass covered
         self._at_pause = False  # that pass ended in silence, so all its words are whole
         self._running: _Pass | None = None
+        self._went_on = 0  # times that the caller spoke past a pause
         self.passes = 0
         self.reused = 0
         self.dropped_samples = 0
@@ -128,7 +129,7 @@ class Utterance:
         noise has had its ration, a partial returns the newest words known. Raises InternalError
         (model failed) and, for finals, CapacityError.
         """
-        epoch, wanted = self._epoch, self._voiced_end
+        epoch, wanted, went_on = self._epoch, self._voiced_end, self._went_on
         urgent = final or pause
         if final and self.is_fresh:
             self.reused += 1
@@ -149,12 +150,19 @@ class Utterance:
                     if final:
                         raise
                     break
-            if not urgent:
+            if not urgent or (not final and self._went_on > went_on):
                 break
         if not final:
             return self.current
         done = self.current
         return replace(done, n_confirmed=len(done.words), final=True)
+
+    def go_on(self) -> None:
+        """The caller spoke past the pause: a pass that waits for it is a final no more, and the
+        next one takes its place."""
+        self._went_on += 1
+        if isinstance(self._recognizer, Demoter):
+            self._recognizer.demote(self)
 
     def reset(self) -> None:
         """Forget everything; passes under way are ignored when they come back."""

@@ -136,6 +136,10 @@ class WhisperRecognizer:
         """Order a partial of `key` that still waits like a final."""
         self._queue.promote(key)
 
+    def demote(self, key: Hashable) -> None:
+        """Order a final of `key` that still waits like a partial."""
+        self._queue.demote(key)
+
     def recognize(self, pcm: PcmF32, prefix: Sequence[str] = (), final: bool = False) -> Transcript:
         """One guarded pass on the calling thread; blocking. Not for use while calls are served."""
         began = self._clock.now()
@@ -165,6 +169,16 @@ class WhisperRecognizer:
             self.model.decode(np.tile(tone, seconds))
         self.model.decode(tone, ("hello", "there"))
         self._vad.probabilities(tone)
+
+    def learn(self, pcm: PcmF32) -> None:
+        """Blocking: what a pass takes here, by one over this speech, before the first caller's.
+
+        pcm: float32 [n] at 16 kHz.
+        """
+        began = self._clock.now()
+        self.recognize(pcm)
+        with self._counting:
+            self.service.note(self._clock.now() - began, len(pcm) / RATE)
 
     def close(self) -> None:
         """Drop what waits, finish what runs, stop the threads. Idempotent."""

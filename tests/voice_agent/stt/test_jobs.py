@@ -167,3 +167,15 @@ def test_close_drops_the_queue_and_wakes_the_worker() -> None:
     full.close()
     assert isinstance(dropped[0][1], CapacityError)
     assert full.take() is None
+
+
+def test_a_final_whose_caller_went_on_waits_like_a_partial_and_is_replaced() -> None:
+    queue: JobQueue[str] = JobQueue(4, still)
+    dropped = Dropped()
+    queue.put(dropped.job("pause", final=True, at=0, key="u"))
+    queue.put(dropped.job("other", final=True, at=9))
+    queue.demote("u")
+    queue.demote("nobody")
+    queue.put(dropped.job("partial", at=5, key="u"))
+    assert drain(queue) == ["other", "partial"]
+    assert [name for name, _ in dropped] == ["pause"]

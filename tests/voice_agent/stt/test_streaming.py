@@ -28,6 +28,7 @@ class ScriptedRecognizer:
     def __init__(self) -> None:
         self.calls: list[tuple[float, tuple[str, ...], bool]] = []
         self.promoted: list[Hashable] = []
+        self.demoted: list[Hashable] = []
         self.gate: asyncio.Event | None = None
         self.errors: list[BaseException] = []
 
@@ -55,6 +56,9 @@ class ScriptedRecognizer:
 
     def promote(self, key: Hashable) -> None:
         self.promoted.append(key)
+
+    def demote(self, key: Hashable) -> None:
+        self.demoted.append(key)
 
     def warm(self) -> None: ...
 
@@ -246,3 +250,20 @@ async def test_ten_minutes_of_silence_or_noise_stay_small(
 
 async def test_nothing_appended_is_nothing_said(utterance: Utterance) -> None:
     assert (await utterance.transcribe(final=True)).words == ()
+
+
+async def test_a_pause_that_the_caller_speaks_past_is_no_final_any_more(
+    utterance: Utterance, recognizer: ScriptedRecognizer
+) -> None:
+    """What waits for it is told so, and is not asked for again as a final once it is replaced."""
+    recognizer.gate = asyncio.Event()
+    utterance.append(numbers(3), voiced=True)
+    utterance.append(say(0), voiced=False)
+    pause = asyncio.ensure_future(utterance.transcribe(pause=True))
+    await asyncio.sleep(0)
+    utterance.go_on()
+    assert recognizer.demoted == [utterance]
+    recognizer.errors.append(SupersededError())
+    recognizer.gate.set()
+    assert (await pause).words == ()
+    assert len(recognizer.calls) == 1
