@@ -29,13 +29,14 @@ from .think import Source, Thinker, Thinking, ThoughtUsage
 from .tools.base import AskedCall, Tool
 from .trace import Mark, TurnTrace
 from .tts.base import AudioPiece, Clause
-from .types import ReplyId
+from .types import OUT_RATE, ReplyId
 
 log = logging.getLogger(__name__)
 
 AHEAD_S = 6.0  # voice made ahead of the ear; more would be waste at the next barge-in
 CLAUSE_QUEUE = 64
 SHORT_WORDS, SENTENCE_ENDS = 12, (".", "!", "?")
+WORD_S = 0.3  # of sound, until the reply's own pace is known
 
 
 class Speaker(Protocol):
@@ -130,6 +131,9 @@ class Reply:
         self._held_back: list[tuple[Clause, AudioPiece | None]] = []
         self._produced = False
         self._room = asyncio.Event()
+        self._cut_words = 0  # of clauses that wait for the voice
+        self._unsaid_words = 0  # of the clause that is being voiced, without a sound yet
+        self._sounded_words = 0
         self._last_clause = -1  # text of a clause is announced once, with its first piece
         self._last_sounded = -1
 
@@ -155,6 +159,16 @@ class Reply:
             return self._clock.now() + self._playout.buffered_s
         return self._deadline_s
 
+    def text_due_s(self) -> float:
+        """When the ear needs what the model has not written yet: after the sound that is there, and
+        that of the words which the voice has or will be given."""
+        waiting = self._cut_words + self._unsaid_words
+        if self._sounded_words:
+            word_s = self.audio_samples / OUT_RATE / self._sounded_words
+        else:
+            word_s = WORD_S / self._voiced.speed
+        return self.deadline_s() + waiting * word_s
+
     def release(self, deadline_s: float | None = None) -> None:
         """The turn is committed: what is ready leaves now, the rest as it comes."""
         if self.released or self.scope.cancelled:
@@ -162,7 +176,7 @@ class Reply:
         if deadline_s is not None:
             self._deadline_s = deadline_s
             if self._thinking is not None:
-                self._thinking.set_deadline(deadline_s)
+                self._thinking.set_deadline(self.text_due_s())
         self._released.set()
         self.released_s = self._clock.now()
         self._playout.begin(self.id)
@@ -304,9 +318,10 @@ class Reply:
             self._thinking.keep()
         if clause.words:
             self._mark(Mark.FIRST_CLAUSE)
+        self._cut_words += len(clause.words)
         await queue.put(clause)
         if self.released and self._thinking is not None:
-            self._thinking.set_deadline(self.deadline_s())
+            self._thinking.set_deadline(self.text_due_s())
 
     async def _voice(self, queue: asyncio.Queue[Clause | None]) -> None:
         while (clause := await queue.get()) is not None:
@@ -314,6 +329,7 @@ class Reply:
                 continue
             if not self.released and clause.words and self.aloud:
                 await self._wait_for_release()
+            self._cut_words -= len(clause.words)
             await self._speak(clause)
 
     async def _wait_for_release(self) -> None:
@@ -329,6 +345,7 @@ class Reply:
         if not clause.words or not self.aloud:
             self._deliver(clause, None)
             return
+        self._unsaid_words = len(clause.words)
         await self._wait_for_room()
         self.spoken_words += len(clause.words)
         try:
@@ -386,6 +403,8 @@ class Reply:
         first = self.audio_samples == 0 if piece is not None else not self.aloud
         if piece is not None:
             self.audio_samples += len(piece.pcm)
+            self._sounded_words += len(piece.words)
+            self._unsaid_words = 0 if piece.last else self._unsaid_words - len(piece.words)
         if self.released:
             self._emit(clause, piece)
             return
@@ -402,7 +421,7 @@ class Reply:
             self._playout.push(self.id, clause, piece)
             self.scope.sounding = True
             if self._thinking is not None:  # this much later does the ear need the next word
-                self._thinking.set_deadline(self.deadline_s())
+                self._thinking.set_deadline(self.text_due_s())
 
     def _finish(self) -> None:
         if self.scope.cancelled:
