@@ -16,6 +16,7 @@ from enum import StrEnum
 from voice_agent.clock import Clock, MonotonicClock
 from voice_agent.errors import CapacityError
 from voice_agent.outlook import Outlook
+from voice_agent.room import Lack
 from voice_agent.shedding import Shed
 
 RETRY_AFTER_S = 10
@@ -41,9 +42,11 @@ class Why(StrEnum):
     LATENCY = "latency"
     STAGE = "stage"
     MEMORY = "memory"
+    FILES = Lack.FILES.value
+    PROCESS_MEMORY = Lack.MEMORY.value
 
 
-PASSES = frozenset({Why.LINES, Why.LOAD, Why.LATENCY, Why.STAGE, Why.MEMORY})
+PASSES = frozenset(Why) - {Why.DRAINING, Why.OWNER}
 """What a web caller may wait for."""
 
 
@@ -185,6 +188,15 @@ class Admission:
             Why.OWNER: (
                 "VA467",
                 f"{self.max_each} calls are live for this key or address, and no more may be.",
+            ),
+            Why.FILES: (
+                "VA468",
+                "The server has nearly as many files and connections open as it may. "
+                "Try again in a moment.",
+            ),
+            Why.PROCESS_MEMORY: (
+                "VA468",
+                "The server's memory is nearly full. Try again in a moment.",
             ),
         }.get(why, ("VA478", "The server is too busy to answer quickly. Try again in a moment."))
         soon_s = math.ceil(min(MOST_RETRY_S, max(1.0, self.wait_s(1))))

@@ -150,6 +150,8 @@ class Gateway:
 
     def _forecast(self, live: int) -> Why | None:
         """Why one call more can't be carried."""
+        if self.room is not None and (lack := self.room.lacks()) is not None:
+            return Why(lack.value)
         return judge(self.stack.outlook(live), self.stack.shed, self.config.admit_s)
 
     def _answer_s(self) -> float:
@@ -162,12 +164,6 @@ class Gateway:
         the call's end."""
         if not self.stack.ready:
             raise CapacityError("The server is still loading. Try again in a moment.", code="VA462")
-        if self.room is not None and not self.admission.draining:
-            try:
-                self.room.check()
-            except CapacityError:
-                self.admission.refused += 1
-                raise
         kept = self.waiting.claim(TICKET.get())
         with self.admission.call(transport, kept=kept):
             live = LiveCall(transport)

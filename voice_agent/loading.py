@@ -19,12 +19,13 @@ from .clock import MonotonicClock
 from .config import Config
 from .early import EarlyLimits
 from .errors import UsageError
+from .forecast import Processors
 from .history.history import open_history
 from .library.adapters import OwnRecognizer, OwnVoice
 from .library.agent import GivenAgents
 from .library.parts import Parts
 from .machine import Machine, inspect
-from .measure import load_voice, measure, read_speeds, speeds_path
+from .measure import load_voice, measure, read_speeds, speeds_path, spoken_sample, utterance
 from .models import REGISTRY, ModelStore
 from .recording import Recorder
 from .reply import Speaker
@@ -103,6 +104,8 @@ def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
         progress(f"loading {models.voice}", None)
         voice = load_voice(store, models.voice, threads=plan.voice.threads, device=device)
         voice.warm()
+        if not isinstance(recognizer, OwnRecognizer):
+            recognizer.learn(utterance(spoken_sample(voice)))
     voices = VoiceService(voice, clock, workers=plan.voice.workers, target_s=target_s)
     path = _path(store, models.llm) if config.llm.needs_engine else None
     if path is not None:
@@ -143,6 +146,7 @@ def _load(config: Config, progress: Progress, parts: Parts) -> Stack:
         voice_cache_s=config.voice.cache_s,
         early=EarlyLimits(**config.early.model_dump()),
         shorten_replies=config.load.shorten_replies,
+        processors=Processors(machine.cores) if device == "cpu" else None,
         choices=(*explained(config, models, device), Choice("workers", str(plan), device, "")),
         closers=(*closers, *(k.close for k in (tracing, recorder, history) if k is not None)),
     )

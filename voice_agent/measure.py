@@ -85,7 +85,7 @@ def measure(
         sample = spoken_sample(load_voice(store, "piper-joe", threads))
     for name in unheard:
         stage(name)
-        stts[name] = asyncio.run(_stt_ms(store, name, _utterance(sample), device))
+        stts[name] = asyncio.run(_stt_ms(store, name, utterance(sample), device))
     if device != "cpu":
         _give_back()
     speeds = replace(known, stt_ms=stts, voice=voices)
@@ -317,7 +317,7 @@ async def _stt_ms(store: ModelStore, name: str, pcm: PcmF32, device: str) -> flo
         recognizer.close()
 
 
-def _utterance(spoken: Pcm16 | None) -> PcmF32:
+def utterance(spoken: Pcm16 | None) -> PcmF32:
     """About 3 s at 16 kHz: what the voice said, else a tone that keeps the encoder as busy."""
     n = int(SAMPLE_S * 16_000)
     if spoken is None:

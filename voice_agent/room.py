@@ -10,6 +10,7 @@ import contextlib
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from .errors import CapacityError
 from .machine import CGROUP_LIMIT
@@ -73,6 +74,13 @@ def free_memory_mb() -> int:
     return min(free, max(0, limit - used) >> 20)
 
 
+class Lack(StrEnum):
+    """Of the process."""
+
+    FILES = "files"
+    MEMORY = "process_memory"
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What is left for another call. max_files: the soft limit of descriptors."""
@@ -81,18 +89,11 @@ class Room:
     files: Callable[[], int] = open_files
     memory_mb: Callable[[], int] = free_memory_mb
 
-    def check(self) -> None:
-        """Raises CapacityError VA468 when another call could take what live ones need."""
+    def lacks(self) -> Lack | None:
+        """What another call could take that live ones need."""
         if self.files() + FILES_PER_CALL > self.max_files - RESERVE_FILES:
-            raise CapacityError(
-                "The server has nearly as many files and connections open as it may. "
-                "Try again in a moment.",
-                code="VA468",
-            )
-        if self.memory_mb() < RESERVE_MB:
-            raise CapacityError(
-                "The server's memory is nearly full. Try again in a moment.", code="VA468"
-            )
+            return Lack.FILES
+        return Lack.MEMORY if self.memory_mb() < RESERVE_MB else None
 
     def check_start(self) -> None:
         """Once the models are loaded. Raises CapacityError VA205 when no call would be taken."""

@@ -28,7 +28,7 @@ from .early import EarlyLimits, EarlyWork
 from .endpointing import TurnTaking
 from .errors import CapacityError, UsageError
 from .events import Event
-from .forecast import Forecast
+from .forecast import Forecast, Processors
 from .outlook import Outlook
 from .reply import Speaker
 from .shedding import Load, Shed
@@ -145,11 +145,13 @@ class Stack:
         voice_cache_s: float = VOICE_CACHE_S,
         early: EarlyLimits | None = None,
         shorten_replies: bool = False,
+        processors: Processors | None = None,
     ) -> None:
         """content: whether what is said may be written down. models: by backend, as traces name
         them. announcement: said before everything else (that the call is recorded).
         voice_cache_s: seconds of the operator's words whose sound is kept; 0: none.
-        shorten_replies: whether load may make replies shorter, as the last thing it takes."""
+        shorten_replies: whether load may make replies shorter, as the last thing it takes.
+        processors: where the models run, if that is on this machine's."""
         self.clock = clock
         self.vad = vad
         self.smart_turn = smart_turn
@@ -175,7 +177,7 @@ class Stack:
         self.underrun_frames = 0
         """20 ms of silence each, in the middle of what we said."""
         self.noise = NoiseWatch(clock)
-        self.forecast = Forecast(self)
+        self.forecast = Forecast(self, processors)
         most = Shed.REPLIES if shorten_replies else Shed.PARTIALS
         load = Load(clock, target_s, lambda: gauges.predicted_wait_s(self), most)
         self.early = EarlyWork(early or EarlyLimits(), load, clock)

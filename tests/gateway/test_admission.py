@@ -12,6 +12,7 @@ from tests.support.fake_call import FakeStack
 from tests.support.live_server import serving
 from voice_agent.clock import ManualClock
 from voice_agent.outlook import Outlook, StageLoad
+from voice_agent.room import Room
 from voice_agent.shedding import Shed
 
 pytestmark = pytest.mark.unit
@@ -27,7 +28,8 @@ OFFER = {"type": "offer", "sdp": "v=0"}
         (Outlook(1, (CALM,)), Shed.LLM, None),
         (Outlook(1, (CALM,)), Shed.CALLS, Why.LOAD),
         (Outlook(0, (CALM,)), Shed.REPLIES, None),  # the first one is always taken
-        (Outlook(2, (StageLoad("stt", 0.0, 0.1, 0.8),)), Shed.NOTHING, Why.STAGE),
+        (Outlook(2, (StageLoad("stt", 0.0, 0.1, 0.8, 0.2),)), Shed.NOTHING, Why.STAGE),
+        (Outlook(4, (StageLoad("stt", 0.0, 0.1, 0.0, 0.2),)), Shed.NOTHING, Why.STAGE),
         (Outlook(2, (StageLoad("stt", 3.0, 0.1, 0.1),)), Shed.NOTHING, Why.LATENCY),
         (Outlook(2, (CALM,), lag_s=3.0), Shed.NOTHING, Why.LATENCY),
         (Outlook(2, (CALM,), memory=(10, 20)), Shed.NOTHING, Why.MEMORY),
@@ -127,3 +129,20 @@ async def test_a_busy_server_tells_each_kind_of_caller() -> None:
     assert seen["load"]["stopped"] == "new calls"
     assert [made["why"] for made in seen["load"]["decisions"]] == ["load", "load"]
     assert "voice_agent_calls_refused_load_total 2.0" in metrics
+
+
+@pytest.mark.parametrize(
+    ("files", "memory_mb", "why"), [(1000, 4000, "files"), (10, 1, "process_memory")]
+)
+async def test_a_process_without_room_says_so_and_counts_it(
+    files: int, memory_mb: int, why: str
+) -> None:
+    async with serving(FakeStack()) as server, httpx.AsyncClient(base_url=server.url) as client:
+        server.gateway.room = Room(1000, lambda: files, lambda: memory_mb)
+        page = await client.post("/rtc/offer", json=OFFER)
+        assert (page.status_code, page.json()["error"]["code"]) == (503, "VA468")
+        assert int(page.headers["retry-after"]) > 0
+        seen = (await client.get("/api/ops")).json()
+        metrics = (await client.get("/metrics")).text
+    assert [made["why"] for made in seen["load"]["decisions"]] == [why]
+    assert f"voice_agent_calls_refused_{why}_total 1.0" in metrics

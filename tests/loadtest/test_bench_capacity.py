@@ -15,10 +15,13 @@ from loadtest.bench.capacity.bench import seconds_for, verdict
 from loadtest.bench.capacity.clips import ALIGN, Clip, Judge
 from loadtest.bench.capacity.clock import Cores, ServerLoop
 from loadtest.bench.capacity.paper import Demand
+from loadtest.bench.capacity.path import PARTS, mean_path, path_ms, slowest
 from loadtest.bench.capacity.times import Machine, SttTimes, VoiceTimes, gpu, machine_from, roofline
 from loadtest.bench.capacity.words import Words
 from loadtest.bench.capacity.world import BASELINE, OURS, Load, answers, simulate
 from voice_agent.replay.virtual_loop import run_virtual
+from voice_agent.trace import TurnTrace
+from voice_agent.types import TurnId
 from voice_agent.vad import WINDOW
 
 pytestmark = pytest.mark.unit
@@ -61,6 +64,23 @@ def test_more_than_cores_share_them() -> None:
 def test_a_latecomer_slows_those_who_are_there() -> None:
     """One second alone, then both at half: the first needs 1 s more, which takes 2."""
     assert on_cores(1, [(0.0, 2.0), (1.0, 2.0)]) == pytest.approx([3.0, 4.0])
+
+
+def test_beside_each_other_threads_are_slower_than_alone() -> None:
+    loop = ServerLoop()
+
+    async def main() -> list[float]:
+        start, cores = loop.time(), Cores(loop, 2, beside=1.25)
+
+        async def one(work_s: float) -> float:
+            await cores.work(work_s)
+            return loop.time() - start
+
+        return list(await asyncio.gather(one(2.0), one(1.0)))
+
+    assert run_virtual(main(), loop) == pytest.approx([2.25, 1.25]), (
+        "one second together, then alone"
+    )
 
 
 def test_work_whose_waiter_left_is_done_all_the_same() -> None:
@@ -139,6 +159,27 @@ def test_a_machine_is_the_same_from_a_file() -> None:
     assert machine_from(json.loads(json.dumps(asdict(told)))) == told
 
 
+def test_a_turns_parts_are_all_of_its_time() -> None:
+    marks = [0.0, 0.1, 0.25, 0.25, 0.3, 0.32, 0.4, 0.5]
+    names = [PARTS[0][1], *(end for _, _, end in PARTS)]
+    trace = TurnTrace(TurnId("c", 0), marks=dict(zip(names, marks, strict=True)))
+    path = path_ms(trace)
+    assert path is not None
+    assert sum(path.values()) == pytest.approx(trace.voice_to_voice_ms)
+    assert path["recognition"] == pytest.approx(150.0)
+    del trace.marks[names[2]]
+    assert path_ms(trace) is None
+
+
+def test_the_slowest_turns_are_split_apart() -> None:
+    quick = dict.fromkeys((name for name, _, _ in PARTS), 10.0)
+    slow = quick | {"voice": 900.0}
+    paths = [quick] * 30 + [slow] * 2
+    assert slowest(paths) == [slow, slow]
+    assert mean_path(slowest(paths)) == slow
+    assert mean_path([]) == {}
+
+
 def test_words_spell_what_they_were_given() -> None:
     words = Words()
     for text in answers():
@@ -158,6 +199,7 @@ def run(**changes: Any) -> dict[str, Any]:
         "engine_tokens": 5000, "engine_prompt_tokens": 2000,
         "busy": dict.fromkeys(names, 0.1), "work_s": dict.fromkeys(names, 10.0),
         "voice_to_voice_ms": {"p50": 500.0, "p95": 700.0, "p99": 900.0},
+        "glitches_per_min": 0.0,
     }  # fmt: skip
     return body | changes
 
@@ -204,6 +246,29 @@ def test_where_nothing_is_full_the_busiest_is_named() -> None:
     assert paper.first_full(machine(), [busiest]) == ("engine", 10, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("what", "holds"),
+    [
+        ({}, True),
+        ({"failed": 1}, False),
+        ({"glitches_per_min": 4.0}, False),
+        ({"voice_to_voice_ms": {"p50": 500.0, "p95": 1300.0, "p99": 1400.0}}, False),
+        ({"voice_to_voice_ms": {"p50": None, "p95": None, "p99": None}}, False),
+    ],
+)
+def test_what_keeps_to_the_objective(what: dict[str, Any], holds: bool) -> None:
+    assert paper.holds(machine(), run(**what)) is holds
+
+
+def test_two_voices_carry_twice_the_calls() -> None:
+    work = {"recognition": 0.0, "end-of-turn model": 0.0, "voice": 0.05, "event loop": 0.0}
+    one, two = (
+        {x.stage: x.calls for x in paper.on_paper(machine(voice_workers=n), Demand(work, 5.0, 2.0))}
+        for n in (1, 2)
+    )
+    assert two["voice"] == pytest.approx(2 * one["voice"])
+
+
 def test_what_all_run_on_is_named_where_it_is_full() -> None:
     full = run(work_s={**run()["work_s"], "engine": 80.0}, busy={**run()["busy"], "voice": 0.99})
     stage, _, share = paper.first_full(machine(), [full])
@@ -228,6 +293,8 @@ def test_the_verdict_is_of_the_highest_load_that_both_survive() -> None:
     assert found["both_survive"] == 20
     assert found["p99_times_better"] == pytest.approx(4.0)
     assert (found["holes"], found["baseline_holes"]) == (0, 7)
+    assert found["times_better"][10]["p50"] == pytest.approx(2.0)
+    assert found["carries"] == {OURS: 40, BASELINE: 0}, "1.2 s is four times the target"
 
 
 def test_without_such_a_load_there_is_no_ratio() -> None:
@@ -263,7 +330,7 @@ def test_runs_last_until_a_p99_has_its_turns() -> None:
 def clip(name: str = "one", seconds: float = 1.92) -> Clip:
     n = int(seconds * 16_000) // ALIGN * ALIGN
     voiced = n - 8 * WINDOW
-    words = ("when", "does", "the", "library", "open")
+    words = ("when", "does", "the", "library", "open?")
     ends = tuple(voiced * (i + 1) // len(words) for i in range(len(words)))
     sound = np.full(n, 3000, np.int16)
     sound[voiced:] = 0
@@ -316,7 +383,7 @@ def test_who_comes_when_all_lines_are_taken_is_refused() -> None:
 def test_admission_that_predicts_lets_in_what_can_be_carried() -> None:
     """A recogniser of a second a pass: the first few fill it."""
     slow = {"stt": SttTimes(1000.0, 0.0, 0.0), "device": 8.0}
-    body = simulated(OURS, 12, 5.0, predicts=True, ramp_s=10.0, **slow)
+    body = simulated(OURS, 12, 10.0, predicts=True, ramp_s=10.0, **slow)
     assert 0 < body["refused"] < 12
     assert body["refused_for"]
     assert body["turns"] > 0

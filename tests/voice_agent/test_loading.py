@@ -57,7 +57,9 @@ def test_the_gpu_profile_reaches_every_stage(monkeypatch: pytest.MonkeyPatch) ->
 
         return load
 
-    part = SimpleNamespace(warm=lambda: None, close=lambda: None, name="kokoro:af_heart")
+    part = SimpleNamespace(
+        warm=lambda: None, close=lambda: None, learn=lambda pcm: None, name="kokoro:af_heart"
+    )
     brain = SimpleNamespace(
         engine=None, thinker=None, chat=None, tokenizer=None, max_context=4096, unit="tokens"
     )
@@ -69,6 +71,7 @@ def test_the_gpu_profile_reaches_every_stage(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(loading, name, lambda *args, **options: part)
     monkeypatch.setattr(loading, "WhisperRecognizer", stage("recognition", part))
     monkeypatch.setattr(loading, "load_voice", stage("voice", part))
+    monkeypatch.setattr(loading, "spoken_sample", lambda voice: None)
     monkeypatch.setattr(loading, "load_brain", stage("engine", brain))
     models = {"stt": "whisper-base", "llm": "qwen2.5-0.5b", "voice": "kokoro-int8"}
     config = Config.model_validate({"profile": "gpu", "models": models})

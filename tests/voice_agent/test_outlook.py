@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fakes import Scene, say, silence
-from voice_agent.outlook import FULL, WINDOW_S, Outlook, Share, StageLoad, memory_for
+from voice_agent.outlook import FULL, PRIOR_S, WINDOW_S, Each, Outlook, Share, StageLoad, memory_for
 
 pytestmark = pytest.mark.unit
 
 SHARES = st.floats(0.0, 1.0)
-STAGES = st.lists(st.builds(StageLoad, st.just("s"), SHARES, SHARES, SHARES), max_size=4)
+STAGES = st.lists(st.builds(StageLoad, st.just("s"), SHARES, SHARES, SHARES, SHARES), max_size=4)
 
 
 def test_an_idle_server_answers_in_the_time_of_the_work_itself() -> None:
@@ -27,18 +27,45 @@ def test_work_that_waits_now_counts_in_full() -> None:
 
 
 def test_a_half_busy_stage_is_full_with_twice_the_callers() -> None:
-    outlook = Outlook(4, (StageLoad("voice", 0.0, 0.1, 0.5),))
+    outlook = Outlook(4, (StageLoad("voice", 0.0, 0.1, 0.5, 0.125),))
     assert outlook.full(1) is None
     assert outlook.full(4) is outlook.stages[0]
     assert math.isinf(outlook.answer_s(4))
 
 
 def test_callers_who_have_only_just_come_count_before_they_load_anything() -> None:
-    """Two made the share that was measured; six have come since the last look."""
-    stages = (StageLoad("voice", 0.0, 0.1, 0.2),)
-    assert Outlook(2, stages, usual=2.0).full(1) is None
-    assert Outlook(8, stages, usual=2.0).full(1) is None
-    assert Outlook(9, stages, usual=2.0).full(1) is stages[0]
+    """Two made the share that was measured; the others have come since the last look."""
+    stages = (StageLoad("voice", 0.0, 0.1, 0.2, 0.1),)
+    assert Outlook(2, stages).full(1) is None
+    assert Outlook(8, stages).full(1) is None
+    assert Outlook(9, stages).full(1) is stages[0]
+    assert Outlook(8, stages).answer_s(1) > Outlook(2, stages).answer_s(1)
+
+
+def test_what_is_taken_now_counts_where_it_is_more_than_usual() -> None:
+    stages = (StageLoad("voice", 0.0, 0.1, 0.9, 0.1),)
+    assert Outlook(2, stages).full(1) is stages[0]
+
+
+def test_the_stage_that_is_furthest_past_its_limit_is_named() -> None:
+    voice = StageLoad("voice", 0.0, 0.1, 0.96, 0.01)
+    shared = StageLoad("processors", 0.0, 0.0, 0.9, 0.01, most=0.8)
+    assert Outlook(2, (voice, shared)).full(1) is shared
+
+
+def test_what_a_caller_takes_is_expected_until_it_is_learnt() -> None:
+    each = Each()
+    assert each.share(0.05) == pytest.approx(0.05)
+    assert each.share(None) == 0.0
+    for _ in range(int(PRIOR_S)):
+        each.note(0.1, 1.0)
+    assert each.share(0.05) == pytest.approx(0.075, rel=0.06), "as much seen as was expected"
+    for _ in range(20_000):
+        each.note(0.1, 1.0)
+    assert each.share(0.05) == pytest.approx(0.1, rel=0.06)
+    for _ in range(20_000):
+        each.note(0.02, 1.0)
+    assert each.share(0.05) == pytest.approx(0.02, rel=0.2), "callers are others by now"
 
 
 def test_memory_is_counted_for_who_holds_none_yet() -> None:
@@ -68,7 +95,7 @@ def test_more_callers_are_never_answered_sooner(
     assert outlook.answer_s(more) <= outlook.answer_s(more + 1)
     assert outlook.answer_s() >= lag_s
     if outlook.full(more) is not None:
-        assert max(stage.busy for stage in stages) * (calls + more) / calls > FULL
+        assert max(stage.share(calls, more) for stage in stages) > FULL
 
 
 def test_a_share_is_of_the_last_half_minute() -> None:

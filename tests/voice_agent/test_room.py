@@ -10,7 +10,7 @@ import pytest
 
 from voice_agent import room
 from voice_agent.errors import CapacityError
-from voice_agent.room import FILES_PER_CALL, RESERVE_FILES, RESERVE_MB, Room
+from voice_agent.room import FILES_PER_CALL, RESERVE_FILES, RESERVE_MB, Lack, Room
 
 pytestmark = pytest.mark.unit
 
@@ -51,16 +51,12 @@ def test_more_calls_need_more_files() -> None:
 
 def test_calls_are_refused_before_files_run_out() -> None:
     last = 1000 - RESERVE_FILES - FILES_PER_CALL
-    Room(1000, lambda: last, lambda: RESERVE_MB).check()
-    with pytest.raises(CapacityError, match="files and connections") as error:
-        Room(1000, lambda: last + 1, lambda: RESERVE_MB).check()
-    assert error.value.code == "VA468"
+    assert Room(1000, lambda: last, lambda: RESERVE_MB).lacks() is None
+    assert Room(1000, lambda: last + 1, lambda: RESERVE_MB).lacks() is Lack.FILES
 
 
 def test_calls_are_refused_before_memory_runs_out() -> None:
-    with pytest.raises(CapacityError, match="memory is nearly full") as error:
-        Room(1000, lambda: 0, lambda: RESERVE_MB - 1).check()
-    assert error.value.code == "VA468"
+    assert Room(1000, lambda: 0, lambda: RESERVE_MB - 1).lacks() is Lack.MEMORY
 
 
 def test_a_server_that_could_take_no_call_does_not_start() -> None:

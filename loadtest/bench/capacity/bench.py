@@ -14,7 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from .world import BASELINE, MODES, OURS, Load, simulate
 CLIPS = Path(__file__).parents[3] / "tests" / "data" / "clips"
 CORE_MS = 0.075
 """By `bench gil` at 74 calls."""
+VOICE_WORKERS = 2
+"""What `up` plans on two cores from 15 calls on (voice_agent/stage_plan.py)."""
 TURN_S = 12.0
 TURNS = 1000
 """A p99 wants so many; each call makes about one in `TURN_S`."""
@@ -78,12 +80,13 @@ def run(a: argparse.Namespace, clips: Sequence[Clip], judge: Judge) -> dict[str,
 
 def _machine(a: argparse.Namespace) -> Machine:
     if a.times is not None:
-        return machine_from(json.loads(a.times.read_text("utf-8"))["machine"])
+        machine = machine_from(json.loads(a.times.read_text("utf-8"))["machine"])
+        return replace(machine, voice_workers=a.voice_workers or machine.voice_workers)
     if a.profile == "gpu":
-        return gpu(a.core_ms, a.at_once)
+        return replace(gpu(a.core_ms, a.at_once), voice_workers=a.voice_workers or 1)
     from .measured import cpu
 
-    return cpu(a.core_ms)
+    return cpu(a.core_ms, a.voice_workers or VOICE_WORKERS)
 
 
 def seconds_for(calls: int) -> float:
@@ -119,7 +122,8 @@ def compared(
     out = []
     for real in measured_runs(a.real, a.real_seconds, clips, a.seed):
         load = Load(real["calls"], a.real_seconds, a.seed, tuple(real.pop("texts")))
-        twin = simulate(machine, OURS, load, clips, judge)
+        planned = replace(machine, voice_workers=1)  # as for few calls
+        twin = simulate(planned, OURS, load, clips, judge)
         out.append({"real": real, "simulated": twin, "error": paper.errors(real, twin)})
         show_error(out[-1])
     return out
@@ -142,14 +146,22 @@ def verdict(machine: Machine, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "is_full": share >= paper.FULL,
         "setting": paper.SETTINGS.get(stage, ""),
         "both_survive": both[-1] if both else None,
+        "times_better": {n: _times_better(by[OURS, n], by[BASELINE, n]) for n in both},
+        "carries": {
+            mode: max((n for m, n in by if m == mode and paper.holds(machine, by[m, n])), default=0)
+            for mode in MODES
+        },
     }
     if both:
         ours, theirs = by[OURS, both[-1]], by[BASELINE, both[-1]]
-        for p in ("p50", "p95", "p99"):
-            mine, other = ours["voice_to_voice_ms"][p], theirs["voice_to_voice_ms"][p]
-            out[f"{p}_times_better"] = other / mine if mine else None
+        out |= {f"{p}_times_better": x for p, x in out["times_better"][both[-1]].items()}
         out |= {"holes": ours["holes"], "baseline_holes": theirs["holes"]}
     return out
+
+
+def _times_better(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float | None]:
+    mine, other = ours["voice_to_voice_ms"], theirs["voice_to_voice_ms"]
+    return {p: other[p] / mine[p] if mine[p] else None for p in ("p50", "p95", "p99")}
 
 
 # ---------------------------------------------------------------- tables
@@ -189,6 +201,9 @@ def line(row: dict[str, Any]) -> None:
         f"{row['loop_late_ms_p99']:10.1f}   {shares}",
         flush=True,
     )
+    if row["path_ms"]["slowest"]:
+        parts = ", ".join(f"{part} {ms:.0f}" for part, ms in row["path_ms"]["slowest"].items())
+        print(f"{'':18}slowest twentieth, ms: {parts}", flush=True)
 
 
 def show_error(row: dict[str, Any]) -> None:
@@ -210,6 +225,11 @@ def show_verdict(v: dict[str, Any]) -> None:
         f"\nSIMULATED: {v['full']} {state} at {v['full_at_calls']} calls "
         f"({100 * v['full_share']:.0f} %). It is moved by: {v['setting']}"
     )
+    told = ", ".join(f"{mode} {calls}" for mode, calls in v["carries"].items())
+    print(f"the most calls here that keep to the objective: {told}")
+    for calls, better in v["times_better"].items():
+        shown = ", ".join(f"{p} {x:.2f}" for p, x in better.items() if x is not None)
+        print(f"{calls} calls: times better than static: {shown}")
     if v["both_survive"] is None:
         print("no load here was survived by both modes")
         return
@@ -237,6 +257,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--times", type=Path, help="JSON of an earlier run: its stage times")
     p.add_argument("--core-ms", type=float, default=CORE_MS, help="event loop, 20 ms of a call")
     p.add_argument("--at-once", type=float, default=AT_ONCE, help="stages at full speed on the GPU")
+    p.add_argument("--voice-workers", type=int, default=0, help="0: as up plans them")
     p.add_argument("--clips", type=Path, default=CLIPS)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--json", type=Path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from voice_agent.agent import Call
@@ -13,6 +13,7 @@ from voice_agent.types import IN_FRAME, IN_RATE, SILENT_IN, Frame, FrameFlag
 from voice_agent.vad import WINDOW
 
 from .clips import ALIGN, Clip, Judge
+from .path import path_ms
 
 PAUSE_S = (1.0, 3.0)
 STUCK_S = 15.0
@@ -32,6 +33,7 @@ class Book:
     from_s: float
     waits: list[float] = field(default_factory=list)
     stages: dict[str, list[float]] = field(default_factory=dict)
+    paths: list[Mapping[str, float]] = field(default_factory=list)
     turns: int = 0
     stuck: int = 0
     holes: int = 0
@@ -140,6 +142,8 @@ class Caller:
             trace, book = event.trace, self._book
             for name, ms in trace.stages_ms().items():
                 book.stages.setdefault(name, []).append(ms)
+            if (path := path_ms(trace)) is not None:
+                book.paths.append(path)
             book.partials += trace.partials
             book.clauses += trace.clauses
             book.wasted_tokens += trace.wasted_tokens

@@ -12,6 +12,7 @@ import numpy as np
 from voice_agent.audio import read_wav, to_float
 from voice_agent.models import ModelStore
 from voice_agent.smart_turn import SmartTurn
+from voice_agent.stt.streaming import FLOOR_RMS, PEAK_RATIO
 from voice_agent.stt.whisper import WhisperRecognizer
 from voice_agent.types import IN_FRAME, IN_RATE, Pcm16
 from voice_agent.vad import WINDOW, SileroVad
@@ -42,15 +43,26 @@ class Clip:
 
 
 def make_clip(name: str, pcm: Pcm16, words: tuple[str, ...], vad: SileroVad) -> Clip:
-    """Words are spread evenly over the voiced part. Raises ValueError without voice and words."""
+    """Words are spread evenly from the first voiced window to the last loud frame, where the
+    recogniser hears the last of them. Raises ValueError without voice and words."""
     whole = np.concatenate([pcm, np.zeros(TAIL + -(len(pcm) + TAIL) % ALIGN, np.int16)])
     probs = [float(p) for p in vad.probabilities(to_float(whole))]
     voiced = [i for i, p in enumerate(probs) if p >= VOICED]
     if not voiced or not words:
         raise ValueError(f"{name}: nobody speaks words")
     begin, end = voiced[0] * WINDOW, (voiced[-1] + 1) * WINDOW
-    ends = tuple(begin + (end - begin) * (i + 1) // len(words) for i in range(len(words)))
+    heard = min(end, max(begin + WINDOW, loud_end(whole)))
+    ends = tuple(begin + (heard - begin) * (i + 1) // len(words) for i in range(len(words)))
     return Clip(name, whole, words, ends, tuple(probs), end)
+
+
+def loud_end(pcm: Pcm16) -> int:
+    """The end of the last frame that an `Utterance` takes for voice: a detector's own end lies up
+    to 120 ms behind it. 0 in silence."""
+    frames = pcm[: len(pcm) // IN_FRAME * IN_FRAME].astype(np.float32).reshape(-1, IN_FRAME)
+    rms = np.sqrt(np.square(frames).mean(axis=1))
+    loud = np.flatnonzero(rms >= max(FLOOR_RMS, PEAK_RATIO * float(rms.max(initial=0.0))))
+    return 0 if not len(loud) else int(loud[-1] + 1) * IN_FRAME
 
 
 @dataclass(slots=True)

@@ -53,11 +53,16 @@ class ServerLoop(VirtualLoop):
 
 class Cores:
     """`n` processors, shared equally by whoever works on them: with more than n at work each is
-    slower by as much (processor sharing)."""
+    slower by as much (processor sharing).
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, n: float) -> None:
+    beside: how many times longer than alone work takes while another thread is at work too, each
+    on a processor of its own: they share memory, caches and the interpreter.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, n: float, beside: float = 1.0) -> None:
         self._loop = loop
         self._n = n
+        self._beside = beside
         self._served = 0.0  # work that each job under way since the start would have got
         self._at = loop.time()
         self._jobs: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -67,7 +72,7 @@ class Cores:
     @property
     def slowness(self) -> float:
         """How many times longer than alone one more job would take now."""
-        return max(1.0, (len(self._jobs) + 1) / self._n)
+        return 1.0 / self._rate_of(len(self._jobs) + 1)
 
     async def work(self, seconds: float) -> float:
         """Returns when `seconds` of one processor's time have been had: how long that took. A
@@ -82,7 +87,12 @@ class Cores:
 
     @property
     def _rate(self) -> float:
-        return min(1.0, self._n / len(self._jobs)) if self._jobs else 1.0
+        return self._rate_of(len(self._jobs))
+
+    def _rate_of(self, n_jobs: int) -> float:
+        if n_jobs < 2:
+            return min(1.0, self._n)
+        return min(1.0, self._n / n_jobs) / self._beside
 
     def _settle(self) -> None:
         now = self._loop.time()

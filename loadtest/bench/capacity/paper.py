@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from voice_agent.load_section import TARGETS
+
 from .times import Machine
 
 FULL = 0.85
 """Share of a stage's time from which on its queue is counted as full."""
+MOST_HOLES = 3.0
+"""Frames without sound in a minute of speech: 0.1 %."""
 PROCESSORS, DEVICE = "processors", "GPU"
 SETTINGS: Mapping[str, str] = {
     "recognition": "a smaller [models] stt, or fewer partial passes",
     "end-of-turn model": "a second end-of-turn thread",
     "engine": "[engine] max_num_seqs, a smaller [models] llm, or [engine] quant",
-    "voice": "a lighter [models] voice",
-    "event loop": "[server] media_workers, then a second server process",
+    "voice": "a second worker (planned by [server] max_calls), or a lighter [models] voice",
+    "event loop": "[rtc] workers, then a second server process",
     PROCESSORS: "more processors, or models on a GPU",
     DEVICE: "a second GPU, or recognition and voice on one of their own",
 }
@@ -70,6 +74,7 @@ def on_paper(machine: Machine, demand: Demand) -> list[Line]:
     rows = min(range(1, most + 1), key=lambda n: machine.engine.predict_decode_ms(n) / n)
     shares = dict(demand.work) | {"engine": engine_share(machine, demand, rows)}
     shares["recognition"] /= machine.stt_workers
+    shares["voice"] /= machine.voice_workers
     lines = [_line(name, share) for name, share in shares.items()]
     on_gpu = machine.device is not None
     host = [n for n in shares if not (on_gpu and n in ON_DEVICE)]
@@ -114,6 +119,13 @@ def first_full(machine: Machine, runs: Sequence[Mapping[str, Any]]) -> tuple[str
 def survives(run: Mapping[str, Any]) -> bool:
     """Every turn was answered by the model, and no call was turned away."""
     return not (run["stuck"] or run["failed"] or run["refused"] or run["recoveries"])
+
+
+def holds(machine: Machine, run: Mapping[str, Any]) -> bool:
+    """Survived, 19 of 20 answers within what admission allows, and next to no holes."""
+    p95 = run["voice_to_voice_ms"]["p95"]
+    in_time = p95 is not None and p95 <= TARGETS * machine.target_s * 1000
+    return survives(run) and in_time and run["glitches_per_min"] <= MOST_HOLES
 
 
 def errors(real: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, float | None]:

@@ -31,6 +31,8 @@ QUEUE = 64
 WAITING = 64
 _SOUND_S = 120
 LEVEL = 3000
+USUAL_S, USUAL_WORDS = 3.0, 9
+"""Of the pass that is timed when a server starts."""
 
 
 class Speaking(Protocol):
@@ -150,7 +152,7 @@ class KnownRecognizer:
         self._arrival = arrival
         self._order = 0
         self.workers = workers
-        self.service = ServiceTime()
+        self.service = ServiceTime(times.pass_s(USUAL_S, USUAL_WORDS))
         self.passes = 0
         self.busy_s = self.work_s = 0.0
 
@@ -227,6 +229,10 @@ class KnownRecognizer:
         if not self._arrival:
             self._queue.promote(key)
 
+    def demote(self, key: Hashable) -> None:
+        if not self._arrival:
+            self._queue.demote(key)
+
     def warm(self) -> None: ...
 
     def close(self) -> None: ...
@@ -281,9 +287,11 @@ class KnownVoices(VoiceService):
         cores: Cores,
         target_s: float,
         *,
+        workers: int = 1,
         arrival: bool = False,
     ) -> None:
         super().__init__(voice, loop, workers=0, target_s=target_s)
+        self.workers = workers
         self._rung = asyncio.Event()
         self._changed = _Bell(self._rung)
         self._arrival = arrival
@@ -292,7 +300,11 @@ class KnownVoices(VoiceService):
         self._loop_clock = loop
         self.work_s = 0.0
 
-    async def serve(self) -> None:
+    def start(self) -> list[asyncio.Task[None]]:
+        loop = asyncio.get_running_loop()
+        return [loop.create_task(self._serve()) for _ in range(self.workers)]
+
+    async def _serve(self) -> None:
         """Make piece after piece; until cancelled."""
         while True:
             self._rung.clear()

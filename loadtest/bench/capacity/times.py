@@ -61,7 +61,8 @@ class Machine:
 
     cores: processors for what runs on the CPU. device: None: the engine, recogniser and voice share
     the cores; else how many of them a GPU runs at full speed at once. core_ms: of the event loop,
-    for 20 ms of one call. engine_options: of `EngineConfig`. notes: (what, value, its source).
+    for 20 ms of one call. engine_options: of `EngineConfig`. beside: see `clock.Cores`, of what
+    runs on the cores. notes: (what, value, its source).
     """
 
     name: str
@@ -78,6 +79,8 @@ class Machine:
     core_ms: float
     target_s: float
     answer_within_s: float
+    voice_workers: int = 1
+    beside: float = 1.0
     notes: tuple[tuple[str, str, str], ...] = field(default=())
 
     @property

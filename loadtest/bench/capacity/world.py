@@ -24,6 +24,7 @@ from voice_agent.agent import Call
 from voice_agent.agent_file import AgentFile
 from voice_agent.errors import CapacityError
 from voice_agent.events import EndReason, Event
+from voice_agent.forecast import Processors
 from voice_agent.library.agent import GivenAgents
 from voice_agent.load_section import TARGETS
 from voice_agent.replay.virtual_loop import run_virtual
@@ -33,6 +34,7 @@ from .caller import Book, Caller
 from .clips import Clip, Judge
 from .clock import Cores, ServerLoop
 from .engine import ModelledEngine, Scripted, WholePrompts
+from .path import mean_path, slowest
 from .stages import CALLER, KnownRecognizer, KnownSmartTurn, KnownVad, KnownVoice, KnownVoices
 from .times import Machine
 from .words import Words
@@ -86,7 +88,7 @@ class Server:
     ) -> None:  # fmt: skip
         arrival = mode == BASELINE
         self.machine, self.load, self.loop = machine, load, loop
-        self.cores = Cores(loop, machine.cores - _loop_share(machine, load.calls))
+        self.cores = Cores(loop, machine.cores - _loop_share(machine, load.calls), machine.beside)
         self.device = self.cores if machine.device is None else Cores(loop, machine.device)
         self.words = Words()
         self._texts = [self.words.encode(text) for text in load.texts or answers()]
@@ -104,8 +106,9 @@ class Server:
         )  # fmt: skip
         self.smart_turn = KnownSmartTurn(self.cores, machine.smart_turn_ms)
         self.voices = KnownVoices(
-            KnownVoice(machine.voice), loop, self.device, machine.target_s, arrival=arrival
-        )
+            KnownVoice(machine.voice), loop, self.device, machine.target_s,
+            workers=machine.voice_workers, arrival=arrival,
+        )  # fmt: skip
         make: Callable[..., Scripted] = WholePrompts if arrival else Scripted
         file = AgentFile(name="bench", instructions=INSTRUCTIONS)
         self.stack = Stack(
@@ -125,6 +128,9 @@ class Server:
             answer_within_s=machine.answer_within_s,
             engine=self.engine,
             voices=self.voices,
+            processors=Processors(machine.cores, self._host_work_s)
+            if machine.device is None
+            else None,
         )
         self.stack.make_call = _named
         self.book = Book(loop.time() + load.ramp_s)
@@ -150,8 +156,7 @@ class Server:
         return judge(self.stack.outlook(live), self.stack.shed, limit_s)
 
     async def run(self) -> None:
-        stages = self.recognizer.start()
-        voice = asyncio.create_task(self.voices.serve())
+        stages = [*self.recognizer.start(), *self.voices.start()]
         await self.stack.start()
         clock = asyncio.create_task(self.pacer.run())
         apart_s = self.load.ramp_s / self.load.calls
@@ -168,10 +173,15 @@ class Server:
             job.cancel()
         await asyncio.gather(*calls, clock, return_exceptions=True)
         self.engine.close()
-        for task in (*stages, voice):
+        for task in stages:
             task.cancel()
-        await asyncio.gather(*stages, voice, return_exceptions=True)
+        await asyncio.gather(*stages, return_exceptions=True)
         await self.stack.close()
+
+    def _host_work_s(self) -> float:
+        """Processor time since the start, where the models run on the processors."""
+        stages_s = self.recognizer.work_s + self.smart_turn.work_s + self.voices.work_s
+        return stages_s + self.engine.runner.work_s + self.loop.busy_s
 
     def totals(self) -> dict[str, dict[str, float]]:
         """Since the start. busy: seconds in which a stage's workers were at work, on average; work:
@@ -182,7 +192,7 @@ class Server:
                 "recognition": self.recognizer.busy_s / self.recognizer.workers,
                 "end-of-turn model": self.smart_turn.busy_s,
                 "engine": self.engine.busy_s,
-                "voice": self.voices.stats().busy_s,
+                "voice": self.voices.stats().busy_s / self.voices.workers,
                 "event loop": loop_s,
             },
             "work": {
@@ -274,6 +284,7 @@ def report(server: Server, mode: str) -> dict[str, Any]:
         "turns": book.turns,
         "voice_to_voice_ms": tail(book.waits),
         "stages_ms": {name: tail(values) for name, values in sorted(book.stages.items())},
+        "path_ms": {"all": mean_path(book.paths), "slowest": mean_path(slowest(book.paths))},
         "holes": book.holes,
         "holed_replies": book.holed_replies,
         "replies": book.replies,
