@@ -121,14 +121,14 @@ def test_its_commands_work_in_an_empty_folder(tmp_path: Path) -> None:
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-3000:])
     script = app / "docs" / "deploy" / "entrypoint.sh"
     binary = app / ".venv" / "bin" / "voice-agent"
-    server = subprocess.Popen(
+    with subprocess.Popen(
         ["/bin/sh", str(script), "up", "--no-fetch", "--port", "0", "--llm", "qwen2.5-0.5b",
          "--stt", "whisper-tiny.en", "--voice", "piper-joe"],
         cwd=app, env=env | {"VOICE_AGENT_BIN": str(binary)}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        assert server.stdout.readline().startswith("ready: http://")
-    finally:
-        server.terminate()
-    assert server.wait(60) == 0
+    ) as server:  # fmt: skip
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline().startswith("ready: http://")
+        finally:
+            server.terminate()
+        assert server.wait(60) == 0
