@@ -2,13 +2,14 @@
 // `shifted`, an fp16 shift. See spec.py for the layout. x is rounded to 8 bits in the same groups.
 #pragma once
 #include <algorithm>
+#include <type_traits>
 #include "../native/simd.h"
 
 namespace linear_group {
 
 constexpr int GROUP = 32;
 constexpr int LANES = simd::LANES;
-constexpr int TILE = 64;  // outputs whose codes for one group lie side by side
+constexpr int TILE = 32;  // outputs whose codes for one group lie side by side
 constexpr int PARTS = TILE / LANES;
 
 struct Weight {
@@ -27,7 +28,7 @@ inline int64_t tile_bytes(const Weight& w) {
   return static_cast<int64_t>(n_groups(w)) * group_bytes(w.bits, w.shifted);
 }
 
-constexpr int MANY = 16;  // rows whose sums for 16 outputs stay in the first cache
+constexpr int MANY = 16;  // rows whose sums for a tile stay in the first cache
 
 // Rounded activations in blocks of `width` rows: codes [blocks, groups, width, GROUP]; of each row
 // and group the scale, minus the sum of the codes, and scale times sum, [blocks, groups, width].
@@ -64,25 +65,43 @@ inline void round_row(const float* x, int n_in, int row, const Rounded& to) {
 
 enum class Into { store, add };
 
-// What a group's codes are for 16 outputs: 8 vectors of 16 outputs x 4 inputs, in order of inputs.
+// Codes of the last 16 inputs of a group come times 2^SCALED.
 template <int BITS>
-inline void unpack(const uint8_t* p, simd::Codes (&codes)[8]) {
+constexpr int SCALED = BITS == 4 ? simd::HIGH : BITS == 5 ? simd::HIGH_FIFTH : 0;
+
+// A group's codes: vectors of 16 outputs x 4 inputs, in `first` of inputs 4 j to 4 j + 3, in `last` of
+// inputs 16 + 4 j to 16 + 4 j + 3. Reads line by line, and asks for the line that is `ahead` bytes on.
+template <int BITS>
+inline void unpack(const uint8_t* p, int ahead, simd::Codes (&first)[4][PARTS],
+                   simd::Codes (&last)[4][PARTS]) {
   using namespace simd;
-  if constexpr (BITS == 8) {
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) codes[j] = simd::codes(p + 64 * j);
-  } else {
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const Codes v = simd::codes(p + 64 * j);
-      codes[j] = low(v);
-      codes[4 + j] = high(v);
+  auto next = [&]() __attribute__((always_inline)) {
+    ask(p + ahead);
+    const Codes line = codes(p);
+    p += 64;
+    return line;
+  };
+  Codes more[PARTS];
+  if constexpr (BITS == 5)
+    for (int t = 0; t < PARTS; ++t) more[t] = next();
+  auto vectors = [&](auto place) __attribute__((always_inline)) {
+    constexpr int J = decltype(place)::value;
+    for (int t = 0; t < PARTS; ++t) {
+      const Codes v = next();
+      if constexpr (BITS == 8) first[J][t] = v;
+      if constexpr (BITS == 4) first[J][t] = low(v), last[J][t] = high(v);
       if constexpr (BITS == 5) {
-        codes[j] = fifth(codes[j], p + 256 + 8 * j);
-        codes[4 + j] = fifth(codes[4 + j], p + 288 + 8 * j);
+        const Codes bits = fifths<J>(more[t]);
+        first[J][t] = low(v, bits), last[J][t] = high(v, bits);
       }
     }
-  }
+    if constexpr (BITS == 8)
+      for (int t = 0; t < PARTS; ++t) last[J][t] = next();
+  };
+  vectors(std::integral_constant<int, 0>{});
+  vectors(std::integral_constant<int, 1>{});
+  vectors(std::integral_constant<int, 2>{});
+  vectors(std::integral_constant<int, 3>{});
 }
 
 // 16 outputs of one row, into y + out.
@@ -103,127 +122,82 @@ inline void put(simd::F value, int out, int n_out, const float* bias, Into into,
   }
 }
 
-// A group's products for 16 outputs, added to the sums of R rows; x: the first row's inputs. Exact, so
-// in any order. One instruction loads all codes, one line after the other: prefetchers follow single
-// instructions, and an unrolled loop is dozens of them, each of which strides over whole groups.
-template <int BITS, int R>
-inline void multiply(const uint8_t* p, const int8_t* x, simd::I (&sum)[R]) {
-  using namespace simd;
-  constexpr int VECTORS = BITS == 8 ? 8 : 4;
-  const uint8_t* planes = p + 64 * VECTORS;
-#pragma GCC unroll 1
-  for (int j = 0; j < VECTORS; ++j, p += 64, x += 4, planes += 8) {
-    const Codes v = codes(p);
-    if constexpr (BITS == 8) {
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sum[r] = dot<true>(sum[r], v, x + r * GROUP);
-    } else {
-      Codes below = low(v), above = high(v);
-      if constexpr (BITS == 5) {
-        below = fifth(below, planes);
-        above = fifth(above, planes + 32);
-      }
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        sum[r] = dot<false>(sum[r], below, x + r * GROUP);
-        sum[r] = dot<false>(sum[r], above, x + r * GROUP + LANES);
-      }
-    }
-  }
-}
+// Bytes between what is read and what is asked for. One or two rows keep up with memory, which follows a
+// straight stream by itself if it sees the lines in order: asking a little ahead shows them so, where 17
+// loads that each stride over groups hide it. More rows compute longer than the processor looks ahead.
+constexpr int AHEAD = 256, FAR_AHEAD = 8192;
 
-// R rows, at most 8, and a whole tile: its weights are one straight stream. Where a group's arithmetic
-// is longer than the processor looks ahead, the group after the next is asked for.
+// A tile for n rows, at most MANY: R, or any number where R is 0. Its weights are one straight stream.
 template <int BITS, bool SHIFTED, int R>
-__attribute__((noinline)) void few(const Weight& w, int tile, const Rounded& x, int row,
-                                   const float* bias, Into into, float* y, int64_t stride) {
+__attribute__((noinline)) void rows(const Weight& w, int tile, const Rounded& x, int row, int n,
+                                    const float* bias, Into into, float* y, int64_t stride) {
   using namespace simd;
-  constexpr int CODES = GROUP * LANES * BITS / 8, BYTES = group_bytes(BITS, SHIFTED);
-  constexpr int SHARE = BYTES / PARTS;
+  constexpr int BYTES = group_bytes(BITS, SHIFTED), CODES = GROUP * TILE * BITS / 8;
+  constexpr int STEP = R > 0 ? R : 1;
+  if constexpr (R > 0) n = R;
+  const int ahead = n <= 2 ? AHEAD : FAR_AHEAD;
   const uint8_t* at = w.data + tile * tile_bytes(w);
   int64_t i = x.at(row, n_groups(w));
-  F acc[PARTS][R];
-  for (int t = 0; t < PARTS; ++t)
-    for (int r = 0; r < R; ++r) acc[t][r] = zero();
+  F acc[R > 0 ? R : MANY][PARTS];
+  for (int r = 0; r < n; ++r)
+    for (int t = 0; t < PARTS; ++t) acc[r][t] = zero();
   for (int g = 0; g < n_groups(w); ++g, i += x.width, at += BYTES) {
-    const auto* scales = reinterpret_cast<const uint16_t*>(at + PARTS * CODES);
-#pragma GCC unroll 1
+    const auto* scales = reinterpret_cast<const uint16_t*>(at + CODES);
+    Codes first[4][PARTS], last[4][PARTS];
+    unpack<BITS>(at, ahead, first, last);
+    for (int line = CODES; line < BYTES; line += 64) ask(at + ahead + line);
+    F by[PARTS], shift[PARTS];
     for (int t = 0; t < PARTS; ++t) {
-      if constexpr (R > 1 || BITS == 5)
-        for (int line = t * SHARE; line < (t + 1) * SHARE; line += 64)
-          __builtin_prefetch(at + 2 * BYTES + line);
-      I sum[R];
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sum[r] = SHIFTED ? iset(0) : shifted<BITS - 1>(x.minus + i + r);
-      multiply<BITS>(at + t * CODES, x.codes + i * GROUP, sum);
-      const F by = half(scales + t * LANES);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r)
-        acc[t][r] = fma(mul(to_float(sum[r]), set(x.scale[i + r])), by, acc[t][r]);
-      if constexpr (SHIFTED) {
-        const F shift = half(scales + TILE + t * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) acc[t][r] = fma(shift, set(x.total[i + r]), acc[t][r]);
-      }
+      by[t] = half(scales + t * LANES);
+      if constexpr (SHIFTED) shift[t] = half(scales + TILE + t * LANES);
     }
-  }
-  for (int t = 0; t < PARTS; ++t)
-    for (int r = 0; r < R; ++r)
-      put(acc[t][r], tile * TILE + t * LANES, w.n_out, bias, into, y + (row + r) * stride);
-}
-
-constexpr int AHEAD = 4;  // groups: about the time that memory takes
-
-// Many rows: a group's codes are unpacked once for all of them. A part is no straight stream, and its
-// arithmetic is longer than the processor looks ahead, so the codes are asked for early.
-template <int BITS, bool SHIFTED>
-inline void many(const Weight& w, int tile, const Rounded& x, int row, const float* bias, Into into,
-                 float* y, int64_t stride) {
-  using namespace simd;
-  constexpr int CODES = GROUP * LANES * BITS / 8;
-  for (int t = 0; t < PARTS; ++t) {
-    const uint8_t* at = w.data + tile * tile_bytes(w);
-    int64_t i = x.at(row, n_groups(w));
-    F acc[MANY];
-    for (int r = 0; r < MANY; ++r) acc[r] = zero();
-    for (int g = 0; g < n_groups(w); ++g, i += x.width, at += group_bytes(BITS, SHIFTED)) {
-      const auto* scales = reinterpret_cast<const uint16_t*>(at + PARTS * CODES) + t * LANES;
-      for (int line = 0; line < CODES; line += 64)
-        __builtin_prefetch(at + AHEAD * group_bytes(BITS, SHIFTED) + t * CODES + line);
-      Codes codes[8];
-      unpack<BITS>(at + t * CODES, codes);
-      const F by = half(scales);
-      const F shift = SHIFTED ? half(scales + TILE) : zero();
-      for (int r = 0; r < MANY; ++r) {
-        const int8_t* inputs = x.codes + (i + r) * GROUP;
-        I one = SHIFTED ? iset(0) : shifted<BITS - 1>(x.minus + i + r), two = iset(0);
+#pragma GCC unroll 1
+    for (int r = 0; r < n; r += STEP) {
+      I one[STEP][PARTS], two[STEP][PARTS];
 #pragma GCC unroll 4
-        for (int j = 0; j < 8; j += 2) {
-          one = dot<BITS == 8>(one, codes[j], inputs + 4 * j);
-          two = dot<BITS == 8>(two, codes[j + 1], inputs + 4 * j + 4);
+      for (int k = 0; k < STEP; ++k) {
+        const I start = SHIFTED ? iset(0) : shifted<BITS - 1>(x.minus + i + r + k);
+        for (int t = 0; t < PARTS; ++t) one[k][t] = start, two[k][t] = iset(0);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j)
+#pragma GCC unroll 4
+        for (int k = 0; k < STEP; ++k) {
+          const int8_t* in = x.codes + (i + r + k) * GROUP + 4 * j;
+          const Inputs a = inputs(in), b = inputs(in + LANES);
+          for (int t = 0; t < PARTS; ++t) {
+            one[k][t] = dot<BITS == 8>(one[k][t], first[j][t], a);
+            two[k][t] = dot<BITS == 8>(two[k][t], last[j][t], b);
+          }
         }
-        acc[r] = fma(mul(to_float(iadd(one, two)), set(x.scale[i + r])), by, acc[r]);
-        if constexpr (SHIFTED) acc[r] = fma(shift, set(x.total[i + r]), acc[r]);
+#pragma GCC unroll 4
+      for (int k = 0; k < STEP; ++k) {
+        const F scale = set(x.scale[i + r + k]);
+        for (int t = 0; t < PARTS; ++t) {
+          F& sum = acc[r + k][t];
+          const I whole = iadd(one[k][t], right<SCALED<BITS>>(two[k][t]));
+          sum = fma(mul(to_float(whole), scale), by[t], sum);
+          if constexpr (SHIFTED) sum = fma(shift[t], set(x.total[i + r + k]), sum);
+        }
       }
     }
-    for (int r = 0; r < MANY; ++r)
-      put(acc[r], tile * TILE + t * LANES, w.n_out, bias, into, y + (row + r) * stride);
   }
+  for (int r = 0; r < n; ++r)
+    for (int t = 0; t < PARTS; ++t)
+      put(acc[r][t], tile * TILE + t * LANES, w.n_out, bias, into, y + (row + r) * stride);
 }
 
 // Tiles [first, last) for all n rows.
 template <int BITS, bool SHIFTED>
 inline void tiles(const Weight& w, int first, int last, const Rounded& x, int n, const float* bias,
                   Into into, float* y, int64_t stride) {
-  for (int tile = first; tile < last; ++tile) {
-    int r = 0;
-    for (; r + MANY <= n; r += MANY) many<BITS, SHIFTED>(w, tile, x, r, bias, into, y, stride);
-    for (; r + 8 <= n; r += 8) few<BITS, SHIFTED, 8>(w, tile, x, r, bias, into, y, stride);
-    for (; r + 4 <= n; r += 4) few<BITS, SHIFTED, 4>(w, tile, x, r, bias, into, y, stride);
-    if (n - r == 3) few<BITS, SHIFTED, 3>(w, tile, x, r, bias, into, y, stride);
-    if (n - r == 2) few<BITS, SHIFTED, 2>(w, tile, x, r, bias, into, y, stride);
-    if (n - r == 1) few<BITS, SHIFTED, 1>(w, tile, x, r, bias, into, y, stride);
-  }
+  for (int tile = first; tile < last; ++tile)
+    for (int r = 0; r < n; r += MANY) {
+      const int some = std::min(n - r, MANY);
+      if (some == 1) rows<BITS, SHIFTED, 1>(w, tile, x, r, some, bias, into, y, stride);
+      else if (some == 2) rows<BITS, SHIFTED, 2>(w, tile, x, r, some, bias, into, y, stride);
+      else rows<BITS, SHIFTED, 0>(w, tile, x, r, some, bias, into, y, stride);
+    }
 }
 
 inline void run(const Weight& w, int first, int last, const Rounded& x, int n, const float* bias,

@@ -7,15 +7,18 @@ Q8_0, and Q4_K / Q5_K whose two-level scales multiply out), so a file's codes ar
 Activations are rounded to 8 bits per row and group with their own scale; a group's integer sum is
 exact and groups are added in order, so a row's result is bit-identical alone and in any batch.
 
-Packed, 64 outputs are a tile and tiles follow each other. A tile holds, for each group in turn:
+Packed, 32 outputs are a tile and tiles follow each other. A tile holds, for each group in turn:
 
-    codes    of four times 16 outputs, each
-             4 bits: 4 vectors of 64 bytes; byte 4 * output + k of vector j holds input 4 j + k
-             below and input 16 + 4 j + k above
-             5 bits: the same, then 8 planes of 64 bits with the fifth bits
-             8 bits: 8 vectors of 64 bytes; byte 4 * output + k of vector j holds input 4 j + k
-    scales   [64] fp16
-    shifts   [64] fp16, if shifted
+    bits     5 bits only: of twice 16 outputs, a vector of 64 bytes: byte 4 * output + k holds, of
+             vector j below, in bit 2 j + 1 the fifth bit of input 4 j + k, in bit 2 j the first bit
+             of input 16 + 4 j + k
+    codes    4 and 5 bits: four times, of twice 16 outputs, vector j of 64 bytes; byte
+             4 * output + k holds input 4 j + k below, input 16 + 4 j + k (5 bits: all but its
+             first) above
+             8 bits: the same, but a vector of inputs 4 j + k, of both parts, then one of inputs
+             16 + 4 j + k
+    scales   [32] fp16
+    shifts   [32] fp16, if shifted
 
 so one row of activations reads a matrix in one straight stream.
 """
@@ -28,7 +31,7 @@ import torch
 from torch import Tensor
 
 GROUP = 32
-TILE = 64
+TILE = 32
 LANES = 16
 REL_ERROR = 0.01
 """Largest relative error of an output row (2-norm) against the fp32 product with the same codes."""
@@ -80,17 +83,18 @@ def pack(w: Codes) -> Tensor:
     tiles, groups = -(-n_out // TILE), n_in // GROUP
     pad = (0, 0, 0, tiles * TILE - n_out)
     codes = torch.nn.functional.pad(w.codes, pad)
-    # [tile, part, output, group, vector, k] -> [tile, group, part, vector, output * 4 + k]
-    vectors = codes.view(tiles, TILE // LANES, LANES, groups, 8, 4).permute(0, 3, 1, 4, 2, 5)
-    vectors = vectors.reshape(tiles, groups, TILE // LANES, 8, 64)
-    body = vectors
+    # [tile, part, output, group, half, j, k] -> [tile, group, j, half, part, output * 4 + k]
+    vectors = codes.view(tiles, TILE // LANES, LANES, groups, 2, 4, 4)
+    vectors = vectors.permute(0, 3, 5, 4, 1, 2, 6).reshape(tiles, groups, 4, 2, TILE // LANES, 64)
+    first, last = vectors[:, :, :, 0], vectors[:, :, :, 1]
+    pieces = [vectors.flatten(2)]
     if w.bits < 8:
-        body = (vectors[:, :, :, :4] & 15) | ((vectors[:, :, :, 4:] & 15) << 4)
-    parts = [body.flatten(3)]
+        above = last >> 1 if w.bits == 5 else last
+        pieces = [((first & 15) | (above << 4)).flatten(2)]
     if w.bits == 5:
-        bit = (vectors >> 4).view(*vectors.shape[:-1], 8, 8) << torch.arange(8, dtype=torch.uint8)
-        parts.append(bit.sum(-1, dtype=torch.uint8).flatten(3))
-    pieces = [torch.cat(parts, -1).flatten(2)]
+        place = 2 * torch.arange(4, dtype=torch.uint8).view(4, 1, 1)
+        bits = ((last & 1) << place) | ((first >> 4) << (place + 1))
+        pieces.insert(0, bits.sum(2, dtype=torch.uint8).flatten(2))
     for values in (w.scale, w.shift):
         if values is not None:
             padded = torch.nn.functional.pad(values, pad).view(tiles, TILE, groups)

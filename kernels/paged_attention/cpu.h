@@ -73,8 +73,8 @@ inline Piece piece_of(const Cache& c, const int32_t* table, int position, int he
   return {keys + slot, keys + (c.block_size + slot) * c.d};
 }
 
-// values [n, d], weighted, added to vectors [k, k + W) of every query's out; `next` is needed soon.
-template <int G, int W>
+// values [n, d], weighted, added to vectors [k, k + W) of every query's out; FAR: `next` is asked for.
+template <int G, int W, bool FAR>
 inline void mix(const uint16_t* values, const uint16_t* next, int n, int d, int k,
                 const float (&weights)[G][simd::LANES], Query* queries) {
   using namespace simd;
@@ -84,7 +84,8 @@ inline void mix(const uint16_t* values, const uint16_t* next, int n, int d, int 
   values += k;
   next += k;
   for (int s = 0; s < n; ++s, values += d, next += d) {
-    for (int w = 0; w < W; w += 2) ask(next + w * LANES);
+    if constexpr (FAR)
+      for (int w = 0; w < W; w += 2) ask(next + w * LANES);
     F v[W];
     for (int w = 0; w < W; ++w) v[w] = half(values + w * LANES);
 #pragma GCC unroll 8
@@ -97,8 +98,9 @@ inline void mix(const uint16_t* values, const uint16_t* next, int n, int d, int 
     for (int w = 0; w < W; ++w) store(queries[i].out + k + w * LANES, acc[i][w]);
 }
 
-// G queries take in positions [first, first + n), n <= 16, which lie at `here`; `next` is needed soon.
-template <int G>
+// G queries take in positions [first, first + n), n <= 16, which lie at `here`. FAR: what is read `next`
+// lies elsewhere, where nothing but being asked for brings it.
+template <int G, bool FAR>
 void advance(const Piece& here, const Piece& next, int size, int d, int first, int n, float scale,
              Query* queries) {
   using namespace simd;
@@ -106,8 +108,10 @@ void advance(const Piece& here, const Piece& next, int size, int d, int first, i
   F even[G], odd[G];
   for (int i = 0; i < G; ++i) even[i] = odd[i] = zero();
   for (int k = 0; k < d; k += 2, keys += 2 * size, soon += 2 * size) {
-    ask(soon);
-    if (size > LANES) ask(soon + size);
+    if constexpr (FAR) {
+      ask(soon);
+      if (size > LANES) ask(soon + size);
+    }
     const F a = half(keys), b = half(keys + size);
 #pragma GCC unroll 8
     for (int i = 0; i < G; ++i) {
@@ -121,20 +125,20 @@ void advance(const Piece& here, const Piece& next, int size, int d, int first, i
   for (int k = 0; k < d;) {
     constexpr int WIDE = G <= 6 ? 4 : 2;  // sums stay in registers
     const int left = (d - k) / LANES, wide = left >= WIDE ? WIDE : left >= 2 ? 2 : 1;
-    if (wide == WIDE) mix<G, WIDE>(here.values, next.values, n, d, k, weights, queries);
-    else if (wide == 2) mix<G, 2>(here.values, next.values, n, d, k, weights, queries);
-    else mix<G, 1>(here.values, next.values, n, d, k, weights, queries);
+    if (wide == WIDE) mix<G, WIDE, FAR>(here.values, next.values, n, d, k, weights, queries);
+    else if (wide == 2) mix<G, 2, FAR>(here.values, next.values, n, d, k, weights, queries);
+    else mix<G, 1, FAR>(here.values, next.values, n, d, k, weights, queries);
     k += LANES * wide;
   }
 }
 
 using Advance = void (*)(const Piece&, const Piece&, int, int, int, int, float, Query*);
 
-template <int G = MOST>
+template <bool FAR, int G = MOST>
 inline Advance advance_of(int n) {
   if constexpr (G > 1)
-    if (n < G) return advance_of<G - 1>(n);
-  return advance<G>;
+    if (n < G) return advance_of<FAR, G - 1>(n);
+  return advance<G, FAR>;
 }
 
 // Asks for the block in which a request's queries begin to read.
@@ -159,17 +163,20 @@ inline void all(const Cache& c, const int32_t* table, int head, int n_heads, Que
     end = std::max(end, queries[i].n_seen);
     for (int k = 0; k < d; k += LANES) store(queries[i].out + k, zero());
   }
-  const Advance full = advance_of(std::min(each, MOST));
-  const Advance rest = each > MOST && each % MOST ? advance_of(each % MOST) : full;
+  const int full = std::min(each, MOST), rest = each % MOST ? each % MOST : full;
+  const Advance near[] = {advance_of<false>(full), advance_of<false>(rest)};
+  const Advance far[] = {advance_of<true>(full), advance_of<true>(rest)};
   for (int first = begin / LANES * LANES; first < end; first += LANES) {
     const int after = first + LANES < end ? first + LANES : first;
+    const int32_t *block = table + first / size, *then = table + after / size;
+    const Advance* advances = then == block || *then == *block + 1 ? near : far;
     for (int h = 0; h < n_heads; ++h) {
       const Piece here = piece_of(c, table, first, head + h);
       const Piece next = piece_of(c, table, after, head + h);
       Query* some = queries + h * each;
       for (int i = 0; i < each; i += MOST)
-        (each - i < MOST ? rest : full)(here, next, size, d, first, std::min(LANES, end - first),
-                                        scale, some + i);
+        advances[each - i < MOST](here, next, size, d, first, std::min(LANES, end - first), scale,
+                                  some + i);
     }
   }
   for (int i = 0; i < n; ++i) {

@@ -1,6 +1,6 @@
 """The CPU kernels against what memory and the processor allow, per shape.
 
-Run: python -m loadtest.bench kernels [--quick] [--json FILE]
+Run: python -m loadtest.bench kernels [--quick] [--only PART ...] [--json FILE]
 
 Ceilings, in the same run: a native loop that only reads as much memory, best of one stream and
 four, timed again beside every shape because a shared host gives more or less by the minute; and one
@@ -58,6 +58,8 @@ LINEARS = {
 ROWS = (1, 4, 8, 16, 32, 200)
 HEADS = {"SmolLM2": (9, 3, 64), "Qwen 0.5B": (14, 2, 64)}
 """(heads, kv heads, head size)."""
+PARTS = ("linears1", "linears2", "attention", "step")
+"""Of the benchmark; `linears` with one thread and with two."""
 BLOCK = 16
 MODELS = ("smollm2-135m", "qwen2.5-0.5b")
 Call = Callable[[], object]
@@ -210,7 +212,7 @@ def _row(
 class _Cache(ctypes.Structure):
     _fields_ = [
         ("data", c_void_p),
-        *((n, ctypes.c_int32) for n in ("n_blocks", "kv_heads", "block_size", "d")),
+        *((n, ctypes.c_int32) for n in ("n_blocks", "kv_heads", "block_size", "d", "bits")),
     ]
 
 
@@ -234,7 +236,7 @@ def attention(tries: int, reads: Reads, gmac_s: float) -> list[dict[str, Any]]:
         per_block = 2 * kv_heads * BLOCK * d * 2
         n_blocks = 2 * FAR // per_block // RUN * RUN
         data = np.full(n_blocks * per_block // 2, 0.01, np.float16)
-        cache = _Cache(data.ctypes.data, n_blocks, kv_heads, BLOCK, d)
+        cache = _Cache(data.ctypes.data, n_blocks, kv_heads, BLOCK, d, 16)
         q, out = torch.randn(heads, d), torch.empty(heads, d)
         for run, n_seen in itertools.product((RUN, 1), (256, 1024, 4096)):
             runs = np.random.default_rng(0).permutation(n_blocks // run)
@@ -320,11 +322,9 @@ def busy_thread(share: float, period_s: float = 0.01) -> Iterator[None]:
 
 
 def show(body: dict[str, Any]) -> None:
-    (low, high), (low2, high2) = body["read_gb_s"]["1"], body["read_gb_s"]["2"]
-    print(
-        f"memory reads: {low:.1f} to {high:.1f} GB/s with one thread, {low2:.1f} to {high2:.1f} "
-        f"with two; {body['fma_gmac_s']:.0f} GMAC/s in fp32\n"
-    )
+    for threads, (low, high) in body["read_gb_s"].items():
+        print(f"memory reads: {low:.1f} to {high:.1f} GB/s, threads: {threads}")
+    print(f"{body['fma_gmac_s']:.0f} GMAC/s in fp32\n")
     print(f"{'linear_group':24}{'bits':>5}{'threads':>8}" + "".join(f"{n:>16}" for n in ROWS))
     print(f"{'':37}" + "".join(f"{'row' if n == 1 else 'rows':>16}" for n in ROWS))
     rows = body["linear_group"]
@@ -360,6 +360,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--quick", action="store_true", help="fewer tries: orientation only")
+    p.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some of its parts")
     p.add_argument("--json", type=Path)
     a = p.parse_args()
     tries = 2 if a.quick else 5
@@ -376,13 +377,18 @@ def main() -> None:
     for threads in (1, 2):
         torch.set_num_threads(threads)
         for bits in (4, 5, 8):
-            body["linear_group"] += linears(bits, threads, tries, reads)
+            if f"linears{threads}" in a.only:
+                body["linear_group"] += linears(bits, threads, tries, reads)
     torch.set_num_threads(1)
     body["fma_gmac_s"] = fma_rate(library, 2 * tries)
-    body["paged_attention"] = attention(tries, reads, body["fma_gmac_s"])
-    body["read_gb_s"] = {str(n): (min(seen), max(seen)) for n, seen in reads.seen.items()}
+    body["paged_attention"] = []
+    if "attention" in a.only:
+        body["paged_attention"] = attention(tries, reads, body["fma_gmac_s"])
+    body["read_gb_s"] = {str(n): (min(seen), max(seen)) for n, seen in reads.seen.items() if seen}
     store = ModelStore()
-    body["step"] = [step(m, store, 10 * tries) for m in MODELS if store.present(m)]
+    body["step"] = []
+    if "step" in a.only:
+        body["step"] = [step(m, store, 10 * tries) for m in MODELS if store.present(m)]
     show(body)
     write_json(a.json, body)
 

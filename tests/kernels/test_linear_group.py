@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 
 import pytest
 import torch
@@ -69,6 +70,27 @@ def test_bit_identical_alone_in_every_batch_and_on_every_level(bits: int, shifte
         for n in (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 31, 32, 40):
             assert torch.equal(linear(x[:n]), full[:n]), n
             assert torch.equal(linear(x[-n:]), full[-n:]), n
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_bit_identical_with_any_number_of_threads(library: ctypes.CDLL, threads: int) -> None:
+    """Loops follow each other faster than workers come, or after they have gone to sleep."""
+    library.pool_new.restype = ctypes.c_void_p
+    pool = ctypes.c_void_p(library.pool_new(threads))
+    for n_out in (40, 200, 2100):
+        w, x = codes(64, n_out, 4, False), activations(4, 64)
+        linear = PackedLinear(w, Arena(library))
+        want = linear(x)
+        for call in range(100):
+            y = torch.full((4, n_out), torch.nan)
+            library.linear_group_run(
+                ctypes.byref(linear.weight), ctypes.c_void_p(x.data_ptr()), 4, None,
+                ctypes.c_void_p(y.data_ptr()), pool,
+            )  # fmt: skip
+            assert torch.equal(y, want), call
+            if call % 50 == 49:
+                time.sleep(0.002)
+    library.pool_free(pool)
 
 
 def test_bias(library: ctypes.CDLL) -> None:
