@@ -47,6 +47,10 @@ class TalkingCall:
 
     def play_on(self, player: Sounding) -> None:
         self._player = player
+        if self._begun:
+            self._made = self.played
+            player.begin(self._reply.n)
+            player.seek(self._reply.n, self.played)
 
     async def run(self) -> EndReason:
         self._on_event(CallStarted(self._name, "bench"))
