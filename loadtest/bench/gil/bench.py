@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
-import gc
 import itertools
 import json
 import pstats
@@ -40,6 +39,7 @@ from loadtest.bench.capacity.world import INSTRUCTIONS, answers
 from loadtest.bench.llm.measure import ms, tail
 from loadtest.report import hardware, write_json
 from voice_agent.agent_file import AgentFile
+from voice_agent.cli.runtime import settle
 from voice_agent.clock import MonotonicClock
 from voice_agent.events import EndReason, Event, ReplyDone, TurnTraced
 from voice_agent.library.agent import GivenAgents
@@ -145,8 +145,7 @@ class Core:
         await self.worker.ready.wait()
         calls = [asyncio.create_task(self._call(n)) for n in range(self._calls)]
         await asyncio.sleep(2 * RAMP_S)
-        gc.collect()
-        gc.freeze()
+        settle()
         self.waits.clear()
         await probe.run(seconds)
         for call in calls:
@@ -223,7 +222,7 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
     core = Core(gpu(0.0), a.calls, a.clips, a.seed)
     probe = Probe(core)
     probe.profile = cProfile.Profile() if a.profile else None
-    sys.setswitchinterval(0.0005)
+    settle()
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(core.run(a.seconds, probe))
     if probe.profile is not None:
