@@ -19,7 +19,7 @@ SETTINGS: Mapping[str, str] = {
     "recognition": "a smaller [models] stt, or fewer partial passes",
     "end-of-turn model": "a second end-of-turn thread",
     "engine": "[engine] max_num_seqs, a smaller [models] llm, or [engine] quant",
-    "voice": "a second worker (planned by [server] max_calls), or a lighter [models] voice",
+    "voice": "a lighter [models] voice; on a CPU more workers, by [server] max_calls",
     "event loop": "[rtc] workers, then a second server process",
     PROCESSORS: "more processors, or models on a GPU",
     DEVICE: "a second GPU, or recognition and voice on one of their own",
