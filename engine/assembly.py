@@ -55,6 +55,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
             threads=config.threads,
             quant=quant,
             max_model_len=config.max_model_len,
+            kv_cache=config.kv_cache,
         )
     from engine.gpu_runner import GpuRunner
 
@@ -69,6 +70,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
+        kv_cache=config.kv_cache,
     )
 
 

@@ -9,10 +9,14 @@ from typing import Literal
 from engine.errors import UsageError
 from engine.prefix import PrefixKind
 
+KvPrecision = Literal["auto", "full", "int8"]
+"""Of keys and values in the cache."""
+
 _CPU_QUANTS = ("auto", "native", "int8", "fp32")
 _GPU_QUANTS = ("auto", "bf16", "fp16", "fp32", "w8", "w4")
 _NAMED = {
     "device": ("cpu", "cuda"),
+    "kv_cache": ("auto", "full", "int8"),
     "scheduling_policy": ("deadline", "priority", "fcfs"),
     "batching": ("continuous", "static"),
     "prefix_cache": ("radix", "block-hash", "none"),
@@ -37,6 +41,9 @@ class EngineConfig:
     threads: int = 1
     """Of a step on the CPU."""
     block_size: int = 16
+    kv_cache: KvPrecision = "auto"
+    """full: keys and values in half precision. int8: 8 bits and a scale a position and head, about
+    half the memory. On a CPU only with native kernels."""
     kv_bytes: int = 512 * 1024 * 1024
     gpu_memory_utilization: float = 0.0
     """Share of the GPU's memory that may be full: the KV cache takes what the weights, a step's
@@ -113,6 +120,8 @@ class EngineConfig:
 
     def _check_device(self) -> None:
         quants = _CPU_QUANTS if self.device == "cpu" else _GPU_QUANTS
+        if self.kv_cache == "int8" and self.device == "cpu" and self.quant in ("int8", "fp32"):
+            raise UsageError(f"kv_cache = int8 needs quant = native on a CPU, not {self.quant}")
         if self.quant not in quants:
             raise UsageError(f"quant on {self.device} must be one of {', '.join(quants)}")
         if not 0.0 <= self.gpu_memory_utilization <= 0.95:

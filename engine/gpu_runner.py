@@ -20,13 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.config import KvPrecision
 from engine.device import DECODE, PREFILL, Device, cache_bytes, open_device
 from engine.errors import CapacityError, UsageError
 from engine.gpu_choice import DeviceChoice
 from engine.gpu_step import GpuStep, Pick, picks_of
 from engine.graphs import DecodeGraphs, resolve_pending
 from engine.inputs import Row, Sampled, SampleRow
-from engine.models.gpu import GpuLlama
+from engine.models.gpu import DeviceKv, GpuLlama
 from engine.models.gpu_linear import GpuQuant
 from engine.sampling import SamplingParams
 from engine.step_inputs import Fields, Limits, StepInputs
@@ -50,8 +51,9 @@ _WARM_SETTINGS = (
 class GpuRunner:
     """Owns the weights, the KV storage and the device's memory of a step. One user at a time.
 
-    Storage: [layers, 2, n_blocks + 1, kv_heads, block_size, head_dim] in the model's dtype. The
-    last block is the dummy: block tables are padded with it and nobody reads it.
+    Storage: [layers, 2, n_blocks + 1, kv_heads, block_size, head_dim] in the model's dtype, or in
+    int8 with scales. The last block is the dummy: block tables are padded with it and nobody reads
+    it.
     """
 
     overlaps = True
@@ -65,8 +67,10 @@ class GpuRunner:
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 512,
         device: Device | None = None,
+        kv_int8: bool = False,
     ) -> None:
-        """device: the model's own unless given. Raises UsageError for impossible sizes."""
+        """device: the model's own unless given. kv_int8: keys and values in 8 bits. Raises
+        UsageError for impossible sizes."""
         if block_size not in BLOCK_SIZES:
             raise UsageError(f"block_size must be 16 or 32 on a GPU; it is {block_size}")
         if n_blocks < 2:
@@ -78,11 +82,7 @@ class GpuRunner:
         self.max_model_len = model.max_len
         self.vocab_size = c.vocab_size
         self._device = device or open_device(model.device.type)
-        self._cache = torch.zeros(
-            (c.layers, 2, n_blocks + 1, c.kv_heads, block_size, c.head_dim),
-            dtype=model.dtype,
-            device=model.device,
-        )
+        self._cache = DeviceKv.zeros(model, n_blocks + 1, block_size, int8=kv_int8)
         self._tokens = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=model.device)
         self._decode = self._make_inputs(max_num_seqs, max_num_seqs)
         most = max(max_num_batched_tokens, max_num_seqs)
@@ -111,26 +111,34 @@ class GpuRunner:
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 512,
         graphs: bool = True,
+        kv_cache: KvPrecision = "auto",
     ) -> GpuRunner:
         """Reads a GGUF file or safetensors folder, allocates the cache, warms up; blocking.
 
         n_blocks, kv_bytes or the share of the device's memory that this process may fill sizes the
-        cache. quant "auto": bf16, or fp16 where the GPU has none. Raises ModelError for an unusable
-        model, UsageError and CapacityError for what can't be here.
+        cache. quant "auto": bf16, or fp16 where the GPU has none. kv_cache "int8": keys and values
+        in 8 bits; "auto" is "full". Raises ModelError for an unusable model, UsageError and
+        CapacityError for what can't be here.
         """
         if n_blocks is None and kv_bytes is None and not gpu_memory_utilization:
             raise UsageError("n_blocks, kv_bytes or gpu_memory_utilization must be given")
         opened = open_device(device)
         dtype, kind = _formats(quant, device)
+        kv_int8 = kv_cache == "int8"
         try:
             model = GpuLlama.load(
-                model_path, device=device, dtype=dtype, quant=kind, max_len=max_model_len
+                model_path,
+                device=device,
+                dtype=dtype,
+                quant=kind,
+                max_len=max_model_len,
+                balanced=kv_int8,
             )
             if n_blocks is None:
                 if kv_bytes is None:
                     working = working_bytes(model, max_num_batched_tokens, max_num_seqs)
                     kv_bytes = cache_bytes(opened, gpu_memory_utilization, working)
-                n_blocks = kv_bytes // block_bytes(model, block_size) - 1
+                n_blocks = kv_bytes // block_bytes(model, block_size, int8=kv_int8) - 1
             runner = cls(
                 model,
                 n_blocks,
@@ -138,6 +146,7 @@ class GpuRunner:
                 max_num_seqs=max_num_seqs,
                 max_num_batched_tokens=max_num_batched_tokens,
                 device=opened,
+                kv_int8=kv_int8,
             )
             runner.prepare(graphs=graphs)
         except torch.OutOfMemoryError as error:
@@ -150,7 +159,7 @@ class GpuRunner:
     @property
     def kv_bytes_per_block(self) -> int:
         """Bytes of one block over all layers."""
-        return block_bytes(self.model, self.block_size)
+        return block_bytes(self.model, self.block_size, int8=self._cache.scales is not None)
 
     @property
     def decode_sizes(self) -> tuple[int, ...]:
@@ -266,10 +275,10 @@ class GpuRunner:
         tables, seen = given.tables[:n_rows], given.seen[:n_rows]
         starts, lanes = given.starts[: n_rows + 1], given.lanes[: len(picks)]
 
-        def attend(q: Tensor, kept: Tensor) -> Tensor:
+        def attend(q: Tensor, kept: Tensor, scales: Tensor | None) -> Tensor:
             out: Tensor = self._attention(
                 q, kept, tables, starts, seen,
-                scale=model.scale, window=model.config.window, max_q=longest,
+                scale=model.scale, window=model.config.window, max_q=longest, scales=scales,
             )  # fmt: skip
             return out
 
@@ -313,13 +322,14 @@ class GpuRunner:
             return
         src, dst, n_rows = self._device.send(np.array(self._copies, np.int64).T.copy())
         self._copies.clear()
-        self._copy(self._cache, src, dst, n_rows)
+        self._copy(self._cache.data, src, dst, n_rows, self._cache.scales)
 
 
-def block_bytes(model: GpuLlama, block_size: int) -> int:
+def block_bytes(model: GpuLlama, block_size: int, *, int8: bool = False) -> int:
     """Bytes that one block of the cache takes over all layers."""
     c = model.config
-    return model.dtype.itemsize * 2 * c.layers * c.kv_heads * c.head_dim * block_size
+    row = c.head_dim + 4 if int8 else model.dtype.itemsize * c.head_dim
+    return 2 * c.layers * c.kv_heads * block_size * row
 
 
 def working_bytes(model: GpuLlama, max_num_batched_tokens: int, max_num_seqs: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.device import Device
 from engine.gpu_choice import DeviceChoice
-from engine.models.gpu import GpuLlama
+from engine.models.gpu import DeviceKv, GpuLlama
 from engine.step_inputs import StepInputs
 from kernels.resolve import module_for
 
@@ -36,7 +36,7 @@ class DecodeGraphs:
         self,
         device: Device,
         model: GpuLlama,
-        cache: Tensor,
+        cache: DeviceKv,
         inputs: StepInputs,
         tokens: Tensor,
         choice: DeviceChoice,
@@ -55,11 +55,17 @@ class DecodeGraphs:
         self.chosen = torch.zeros(most, dtype=torch.int64, device=model.device)
         c = model.config
         attention = module_for(
-            "paged_attention_decode", device.name, dtype=model.dtype, head_dim=c.head_dim
+            "paged_attention_decode",
+            device.name,
+            dtype=model.dtype,
+            head_dim=c.head_dim,
+            kv_int8=cache.scales is not None,
         )
         self._attention = attention.paged_attention_decode
         queries = torch.empty(most, c.heads, c.head_dim, dtype=model.dtype, device=model.device)
-        self._room = attention.decode_workspace(queries, cache[0], inputs.fields.tables, c.window)
+        self._room = attention.decode_workspace(
+            queries, cache.data[0], inputs.fields.tables, c.window
+        )
         self._recorded: dict[int, Callable[[], None]] = {}
 
     def capture(self) -> None:
@@ -85,10 +91,10 @@ class DecodeGraphs:
         model, given = self._model, self._inputs
         tables, seen = given.tables[:size], given.seen[:size]
 
-        def attend(q: Tensor, kept: Tensor) -> Tensor:
+        def attend(q: Tensor, kept: Tensor, scales: Tensor | None) -> Tensor:
             out: Tensor = self._attention(
                 q, kept, tables, seen, scale=model.scale, window=model.config.window,
-                workspace=self._room,
+                workspace=self._room, scales=scales,
             )  # fmt: skip
             return out
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.choice import choose
+from engine.config import KvPrecision
 from engine.errors import UsageError
 from engine.inputs import Row, Sampled, SampleRow
 from engine.launch import AtOnce, StepRunner
@@ -46,7 +47,7 @@ class ModelRunner(StepRunner, Protocol):
 class Runner(AtOnce):
     """Owns the weights and the KV storage. Used by one thread at a time.
 
-    Storage: [layers, 2, n_blocks, kv_heads, block_size, head_dim] of the model's kv_dtype.
+    Storage: n_blocks blocks, each as the model keeps it.
     """
 
     def __init__(self, model: Model, n_blocks: int, block_size: int = 16) -> None:
@@ -54,16 +55,14 @@ class Runner(AtOnce):
         _check_block_size(block_size)
         if n_blocks < 2:
             raise UsageError(f"the KV cache has room for {n_blocks} blocks; 2 or more are needed")
-        c = model.config
         self.model = model
         self.n_blocks = n_blocks
         self.block_size = block_size
         self.max_model_len = model.max_len
-        self.vocab_size = c.vocab_size
-        shape = (c.layers, 2, n_blocks, c.kv_heads, block_size, c.head_dim)
+        self.vocab_size = model.config.vocab_size
         # NumPy asks for huge pages before the first touch, PyTorch does not.
-        self._cache = torch.from_numpy(np.zeros(shape, model.kv_dtype))
-        self._forward = model.over(self._cache)
+        cache = torch.from_numpy(np.zeros(n_blocks * model.block_bytes(block_size), np.uint8))
+        self._forward = model.over(cache, n_blocks, block_size)
 
     @classmethod
     def load(
@@ -76,28 +75,35 @@ class Runner(AtOnce):
         threads: int = 2,
         quant: Quant | Literal["auto"] = "auto",
         max_model_len: int | None = None,
+        kv_cache: KvPrecision = "auto",
     ) -> Runner:
         """Reads a GGUF file or safetensors folder and allocates the cache; blocking.
 
         n_blocks or kv_bytes sizes the cache. threads: of the step, and of PyTorch process-wide.
-        quant "auto": "native" where its kernels run, else "int8". Raises ModelError for an
+        quant "auto": "native" where its kernels run, else "int8". kv_cache "int8": keys and values
+        in 8 bits, which only the native kernels have; "auto" is "full". Raises ModelError for an
         unusable model, UsageError for "native" where it can't be.
         """
         _check_block_size(block_size)
         torch.set_num_threads(threads)
         model = load_model(
-            model_path, quant, max_len=max_model_len, threads=threads, block_size=block_size
+            model_path,
+            quant,
+            max_len=max_model_len,
+            threads=threads,
+            block_size=block_size,
+            kv_int8=kv_cache == "int8",
         )
         if n_blocks is None:
             if kv_bytes is None:
                 raise UsageError("n_blocks or kv_bytes must be given")
-            n_blocks = kv_bytes // block_bytes(model, block_size)
+            n_blocks = kv_bytes // model.block_bytes(block_size)
         return cls(model, n_blocks, block_size)
 
     @property
     def kv_bytes_per_block(self) -> int:
         """Bytes of one block over all layers."""
-        return block_bytes(self.model, self.block_size)
+        return self.model.block_bytes(self.block_size)
 
     def run(self, rows: Sequence[Row]) -> list[Sampled | None]:
         """Computes every row and chooses a token for those that sample, in the rows' order.
@@ -131,12 +137,6 @@ def _samples(row: Row) -> Iterator[SampleRow]:
     yield row.sample
     for n in range(1, row.n_proposed + 1):
         yield replace(row.sample, position=row.sample.position + n)
-
-
-def block_bytes(model: Model, block_size: int) -> int:
-    """Bytes that one block of the cache takes over all layers."""
-    c = model.config
-    return model.kv_dtype.itemsize * 2 * c.layers * c.kv_heads * c.head_dim * block_size
 
 
 def _check_block_size(block_size: int) -> None:

@@ -135,6 +135,8 @@ def _module(op: str, device: str, given: tuple[tuple[str, Any], ...]) -> ModuleT
         if usable(device):
             module = importlib.import_module(f"kernels.{_FOLDERS.get(op, op)}.{name}")
             if given and hasattr(module, "takes") and not module.takes(**dict(given)):
+                asked = ", ".join(f"{key} {value}" for key, value in given)
+                log.info("kernel %s on %s: %s does not take %s", op, device, name, asked)
                 continue
             log.info("kernel %s on %s: %s", op, device, name)
             _chosen[op, device] = name

@@ -68,6 +68,7 @@ class StaticParts(Parts):
                 model_path=ModelStore(sources=config.models.sources).path(config.models.llm),
                 quant=section.quant,
                 threads=section.threads or 1,
+                kv_cache=section.kv_cache,
                 kv_bytes=section.kv_bytes(usable_memory_mb()),
                 block_size=section.block_size,
                 max_model_len=min(section.max_model_len, MAX_MODEL_LEN),

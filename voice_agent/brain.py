@@ -91,6 +91,7 @@ def load_engine(config: Config, model_path: Path, clock: Clock, device: str = "c
             model_path=model_path,
             quant=section.quant,
             threads=section.threads or 1,
+            kv_cache=section.kv_cache,
             kv_bytes=section.kv_bytes(usable_memory_mb()),
             block_size=section.block_size,
             max_model_len=section.max_model_len,

@@ -156,6 +156,8 @@ class EngineSection(Section):
     gpu_memory_utilization: float = Field(default=0.0, ge=0.0, le=0.9)
     """CPU: the share of the machine's memory that the KV cache takes; 0: 512 MiB. GPU: the share
     of its memory that may be full; 0: 0.8."""
+    kv_cache: Literal["auto", "full", "int8"] = "auto"
+    """Precision of keys and values. int8 takes about half the memory of full."""
     block_size: Literal[16, 32] = 16
     max_num_seqs: int = Field(default=16, ge=1)
     max_num_batched_tokens: int = Field(default=512, ge=16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,10 +66,9 @@ class Model(Protocol):
     @property
     def max_len(self) -> int: ...
 
-    @property
-    def kv_dtype(self) -> np.dtype[Any]:
-        """Of the cache's numbers."""
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of one block of the cache over all layers."""
 
-    def over(self, cache: Tensor) -> Forward:
-        """cache [layers, 2, n_blocks, kv_heads, block_size, head_dim] of kv_dtype, contiguous and
-        zero, not reallocated; a model may keep what it holds in another order."""
+    def over(self, cache: Tensor, n_blocks: int, block_size: int) -> Forward:
+        """cache uint8 [n_blocks * block_bytes(block_size)], contiguous and zero, not reallocated;
+        what lies where in it is the model's own."""

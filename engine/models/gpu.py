@@ -25,11 +25,33 @@ from engine.models.gpu_linear import (
     make_projection,
     random_projection,
 )
+from engine.models.key_balance import BalancedKeys
 from engine.models.weights import WeightSource, open_weights
 from kernels.resolve import resolve
 
-Attend = Callable[[Tensor, Tensor], Tensor]
-"""(q [n, heads, d], one layer's cache) -> [n, heads, d]."""
+Attend = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(q [n, heads, d], one layer's cache, its scales if that is int8) -> [n, heads, d]."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKv:
+    """A paged cache [layers, 2, blocks, kv_heads, block_size, d], in a model's dtype or int8, and
+    then scales fp32 [layers, 2, blocks, kv_heads, block_size]."""
+
+    data: Tensor
+    scales: Tensor | None
+
+    @classmethod
+    def zeros(cls, model: GpuLlama, n_blocks: int, block_size: int, *, int8: bool) -> DeviceKv:
+        c, device = model.config, model.device
+        rows = (c.layers, 2, n_blocks, c.kv_heads, block_size)
+        if not int8:
+            return cls(torch.zeros((*rows, c.head_dim), dtype=model.dtype, device=device), None)
+        codes = torch.zeros((*rows, c.head_dim), dtype=torch.int8, device=device)
+        return cls(codes, torch.zeros(rows, dtype=torch.float32, device=device))
+
+    def layer(self, number: int) -> tuple[Tensor, Tensor | None]:
+        return self.data[number], None if self.scales is None else self.scales[number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +84,21 @@ class GpuLlama:
 
     @classmethod
     def load(
-        cls, path: Path, *, device: str, dtype: torch.dtype, quant: GpuQuant, max_len: int | None
+        cls,
+        path: Path,
+        *,
+        device: str,
+        dtype: torch.dtype,
+        quant: GpuQuant,
+        max_len: int | None,
+        balanced: bool = False,
     ) -> GpuLlama:
         """Reads a GGUF file or safetensors folder; max_len None: the model's own limit.
 
-        dtype: of activations, and of weights that quant leaves dense. ModelError says what is
-        wrong with the file.
+        dtype: of activations, and of weights that quant leaves dense. balanced: keys are made even
+        for a cache in 8 bits. ModelError says what is wrong with the file.
         """
-        source = open_weights(path)
+        source = BalancedKeys(open_weights(path)) if balanced else open_weights(path)
         try:
             with torch.inference_mode():
                 return _load(source, torch.device(device), dtype, quant, max_len)
@@ -118,15 +147,15 @@ class GpuLlama:
         ids: Tensor,
         positions: Tensor,
         slots: Tensor,
-        cache: Tensor,
+        cache: DeviceKv,
         attend: Attend,
         wanted: Tensor | None = None,
     ) -> Tensor:
         """Runs every layer, storing keys and values.
 
         ids, positions, slots int64 [n] (slots: block * block_size + offset, negative: not stored);
-        cache [layers, 2, blocks, kv_heads, block_size, d]; wanted int64 [m]: the tokens to return,
-        or None for all. Returns [m, hidden] after the last norm.
+        wanted int64 [m]: the tokens to return, or None for all. Returns [m, hidden] after the last
+        norm.
         """
         kernels = _Kernels.of(self.device.type)
         c, n = self.config, ids.shape[0]
@@ -140,8 +169,9 @@ class GpuLlama:
                 q = kernels.rms_norm(q.reshape(-1, c.head_dim), layer.q_norm, eps).view(q.shape)
                 k = kernels.rms_norm(k.reshape(-1, c.head_dim), layer.k_norm, eps).view(k.shape)
             kernels.rope_at(q, k, self.cos_sin, positions)
-            kernels.kv_write(k, heads[:, rotated:], cache[number], slots)
-            mixed = attend(q, cache[number])
+            kept, scales = cache.layer(number)
+            kernels.kv_write(k, heads[:, rotated:], kept, slots, scales)
+            mixed = attend(q, kept, scales)
             x = layer.o(mixed.reshape(n, c.heads * c.head_dim))
             x = kernels.rms_norm_add(x, residual, layer.mlp_norm, eps)
             x = layer.down(kernels.silu_mul(layer.gate_up(x)))

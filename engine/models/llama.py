@@ -8,7 +8,6 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,8 +61,6 @@ class TorchForward:
 class Llama:
     """Weights ready to run. embed fp16 or fp32 [vocab, hidden]; turns complex64 [n, 1, d/2]."""
 
-    kv_dtype = np.dtype(np.float32)
-
     config: ModelConfig
     embed: Tensor
     layers: tuple[Layer, ...]
@@ -87,9 +84,15 @@ class Llama:
     def max_len(self) -> int:
         return self.turns.shape[0]
 
-    def over(self, cache: Tensor) -> TorchForward:
+    def block_bytes(self, block_size: int) -> int:
+        c = self.config
+        return 4 * 2 * c.layers * c.kv_heads * c.head_dim * block_size
+
+    def over(self, cache: Tensor, n_blocks: int, block_size: int) -> TorchForward:
         """Ready to run steps over this cache."""
-        return TorchForward(self, cache)
+        c = self.config
+        shape = (c.layers, 2, n_blocks, c.kv_heads, block_size, c.head_dim)
+        return TorchForward(self, cache.view(torch.float32).view(shape))
 
     def hidden(self, token_ids: Tensor, positions: Tensor, cache: Tensor, plan: Plan) -> Tensor:
         """Runs every layer, storing keys and values.

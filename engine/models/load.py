@@ -23,18 +23,23 @@ def load_model(
     max_len: int | None,
     threads: int,
     block_size: int,
+    kv_int8: bool = False,
 ) -> Model:
     """Reads a GGUF file or safetensors folder; "auto" is "native" where that runs, else "int8".
 
-    max_len None: the model's own limit. Raises ModelError for an unusable file, UsageError for
-    "native" where it can't be.
+    max_len None: the model's own limit. kv_int8: a cache in 8 bits, which only "native" has. Raises
+    ModelError for an unusable file, UsageError for "native" where it can't be.
     """
     if quant in ("auto", "native"):
         try:
-            return NativeLlama.load(path, max_len=max_len, threads=threads, block_size=block_size)
+            return NativeLlama.load(
+                path, max_len=max_len, threads=threads, block_size=block_size, kv_int8=kv_int8
+            )
         except NativeUnavailable as reason:
             if quant == "native":
                 raise UsageError(f"quant = native: {reason}") from None
             log.warning("slower int8 kernels of PyTorch are used: %s", reason)
+    if kv_int8:
+        log.warning("kv_cache = int8 needs the native kernels on a CPU: the cache is fp32")
     kind: Quant = "fp32" if quant == "fp32" else "int8"
     return Llama.load(path, quant=kind, max_len=max_len, threads=threads)

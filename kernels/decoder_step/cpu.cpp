@@ -8,6 +8,7 @@
 #include "../linear_group/cpu.h"
 #include "../native/pool.h"
 #include "../paged_attention/cpu.h"
+#include "../paged_attention/cpu_int8.h"
 #include "../rms_norm/cpu.h"
 #include "../rope/cpu.h"
 #include "../silu_mul/cpu.h"
@@ -56,8 +57,8 @@ struct Model {
   const float* norm;
   Weight head;
   Embedding embed;
-  uint16_t* cache;  // fp16, per layer: see paged_attention/cpu.h
-  int32_t n_blocks, block_size;
+  uint8_t* cache;  // per layer: see paged_attention/cpu.h and cpu_int8.h
+  int32_t n_blocks, block_size, kv_bits;
   int32_t window;  // positions that a query sees, its own included; 0: all
 };
 
@@ -94,6 +95,23 @@ class Buffer {
 
 // Tiles that a thread takes at once.
 inline int piece_of(int n_tiles) { return n_tiles < 64 ? 1 : 8; }
+
+// A cache of either kind.
+inline void write_position(const paged_attention::Cache& c, int block, int slot, int head,
+                           const float* key, const float* value) {
+  (c.bits == 8 ? paged_attention::int8::write : paged_attention::write)(c, block, slot, head, key,
+                                                                        value);
+}
+inline void ask_begin(const paged_attention::Cache& c, const int32_t* table, int position, int head,
+                      int n_heads) {
+  (c.bits == 8 ? paged_attention::int8::ask_first : paged_attention::ask_first)(c, table, position,
+                                                                                head, n_heads);
+}
+inline void attend_all(const paged_attention::Cache& c, const int32_t* table, int head, int n_heads,
+                       paged_attention::Query* queries, int each, float scale) {
+  (c.bits == 8 ? paged_attention::int8::all : paged_attention::all)(c, table, head, n_heads, queries,
+                                                                    each, scale);
+}
 
 template <int STREAMS>
 uint64_t read_words(const uint64_t* p, int64_t n) {
@@ -190,7 +208,7 @@ struct Decoder {
         const int block = table[s.positions[t] / m.block_size];
         const float* keys = row + m.heads * m.d;
         for (int h = 0; h < m.kv_heads; ++h)
-          paged_attention::write(cache, block, s.positions[t] % m.block_size, h, keys + h * m.d,
+          write_position(cache, block, s.positions[t] % m.block_size, h, keys + h * m.d,
                                  keys + (m.kv_heads + h) * m.d);
       }
     });
@@ -205,8 +223,7 @@ struct Decoder {
     const int parts = m.kv_heads / together;
     auto ask = [&](int i) {
       const int token = spans[i / parts].first;
-      paged_attention::ask_first(cache, table_of(s, token), from(s, token), i % parts * together,
-                                 together);
+      ask_begin(cache, table_of(s, token), from(s, token), i % parts * together, together);
     };
     pool.run(static_cast<int>(spans.size()) * parts, 1, [&](int first, int last) {
       thread_local std::vector<paged_attention::Query> queries;
@@ -222,8 +239,8 @@ struct Decoder {
                                  out + (int64_t(t) * m.heads + head) * m.d, from(s, t),
                                  s.positions[t] + 1});
         if (i + 1 < last) ask(i + 1);
-        paged_attention::all(cache, table_of(s, span.first), begin, together, queries.data(),
-                             span.n * share, m.scale);
+        attend_all(cache, table_of(s, span.first), begin, together, queries.data(), span.n * share,
+                   m.scale);
       }
     });
   }
@@ -243,9 +260,11 @@ struct Decoder {
     const Layer& l = m.layers[number];
     const int n = s.n_tokens, q_width = m.heads * m.d, kv_width = m.kv_heads * m.d;
     const int64_t width = q_width + 2 * kv_width, wide = 2 * int64_t(m.intermediate);
-    const paged_attention::Cache cache{
-        m.cache + int64_t(number) * 2 * m.n_blocks * m.kv_heads * m.block_size * m.d, m.n_blocks,
-        m.kv_heads, m.block_size, m.d};
+    const int64_t piece = m.kv_bits == 8 ? paged_attention::int8::piece_bytes(m.d)
+                                         : 4 * int64_t(simd::LANES) * m.d;  // of 16 positions
+    const int64_t layer_bytes = piece * m.n_blocks * m.kv_heads * (m.block_size / simd::LANES);
+    const paged_attention::Cache cache{reinterpret_cast<uint16_t*>(m.cache + number * layer_bytes),
+                                       m.n_blocks, m.kv_heads, m.block_size, m.d, m.kv_bits};
     float* x = normed.take(int64_t(n) * m.hidden);
     float* heads = qkv.take(n * width);
     float* out = mixed.take(int64_t(n) * q_width);
@@ -368,7 +387,7 @@ void silu_mul_run(const float* x, int32_t n, int32_t f, float* y) {
 void paged_attention_write(const paged_attention::Cache* cache, int32_t block, int32_t slot,
                            const float* keys, const float* values) {  // [kv_heads, d] each
   for (int h = 0; h < cache->kv_heads; ++h)
-    paged_attention::write(*cache, block, slot, h, keys + h * cache->d, values + h * cache->d);
+    write_position(*cache, block, slot, h, keys + h * cache->d, values + h * cache->d);
 }
 // q and out [n, heads, d]: queries at the last n positions of n_seen. window: 0 for none.
 void paged_attention_run(const paged_attention::Cache* cache, const int32_t* table, int32_t n_seen,
@@ -384,7 +403,7 @@ void paged_attention_run(const paged_attention::Cache* cache, const int32_t* tab
         const int seen = n_seen - n + 1 + t;
         queries.push_back({q + at, out + at, window ? std::max(0, seen - window) : 0, seen});
       }
-  paged_attention::all(*cache, table, 0, cache->kv_heads, queries.data(), n * share, scale);
+  attend_all(*cache, table, 0, cache->kv_heads, queries.data(), n * share, scale);
 }
 
 // One query of n requests, each over n_seen positions, one after the other as a step does it; tables
@@ -394,7 +413,7 @@ void paged_attention_run_all(const paged_attention::Cache* cache, const int32_t*
                              float* out) {
   const int blocks = (n_seen + cache->block_size - 1) / cache->block_size;
   auto ask = [&](int i) {
-    paged_attention::ask_first(*cache, tables + int64_t(i) * blocks, 0, 0, cache->kv_heads);
+    ask_begin(*cache, tables + int64_t(i) * blocks, 0, 0, cache->kv_heads);
   };
   if (n > 0) ask(0);
   for (int i = 0; i < n; ++i) {

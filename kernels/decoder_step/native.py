@@ -82,7 +82,7 @@ class _Model(ctypes.Structure):
         ("eps", ctypes.c_float), ("scale", ctypes.c_float),
         ("turns", _P), ("norm", _P), ("head", Weight), ("embed", _Embedding),
         ("cache", _P),
-        ("n_blocks", _I), ("block_size", _I), ("window", _I),
+        ("n_blocks", _I), ("block_size", _I), ("kv_bits", _I), ("window", _I),
     ]  # fmt: skip
 
 
@@ -97,16 +97,19 @@ class _Step(ctypes.Structure):
 class Decoder:
     """A model over one cache with its own threads. Used by one thread at a time."""
 
-    def __init__(self, weights: ModelWeights, cache: Tensor, threads: int) -> None:
-        """cache fp16 [layers, n_blocks, kv_heads, 2, block_size * d], contiguous: keys, which lie
-        as [d, block_size], then values. block_size is a multiple of 16. Raises MemoryError."""
+    def __init__(
+        self, weights: ModelWeights, cache: Tensor, block_size: int, kv_bits: int, threads: int
+    ) -> None:
+        """cache uint8 [layers, n_blocks, bytes of a block], contiguous: with kv_bits = 16 as in
+        kernels/paged_attention/cpu.h, with 8 as in cpu_int8.h. block_size is a multiple of 16.
+        Raises MemoryError."""
         w = weights
         layers = (_Layer * len(w.layers))(*map(_layer, w.layers))
-        n_blocks, block_size = cache.shape[1], cache.shape[4] // w.head_dim
         model = _Model(
             layers, len(w.layers), w.hidden, w.heads, w.kv_heads, w.head_dim, w.intermediate,
             w.norm_eps, w.scale, w.turns.data_ptr(), w.norm.data_ptr(), w.head.weight,
-            _embedding(w.embed), cache.data_ptr(), n_blocks, block_size, w.window,
+            _embedding(w.embed), cache.data_ptr(), cache.shape[1], block_size, kv_bits,
+            w.window,
         )  # fmt: skip
         self._alive = (weights, cache, layers)
         self._library = w.library

@@ -81,6 +81,15 @@ template <int BITS>
 inline I right(I x) {
   return _mm512_srai_epi32(x, BITS);
 }
+// Each of 16 sums += 4 products of unsigned codes and the 4 signed bytes at x; exact.
+template <bool WIDE>
+inline I dot(I sum, Codes w, const int8_t* x) {
+  // GCC 12 makes it three instructions of its own intrinsics.
+  asm("vpdpbusd %2%{1to16%}, %1, %0"
+      : "+v"(sum)
+      : "v"(w), "m"(*reinterpret_cast<const int8_t(*)[4]>(x)));
+  return sum;
+}
 using Inputs = __m512i;
 inline Inputs inputs(const int8_t* four) {  // in all lanes
   int32_t x;
@@ -91,6 +100,24 @@ inline Inputs inputs(const int8_t* four) {  // in all lanes
 template <bool WIDE>
 inline I dot(I sum, Codes w, Inputs x) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+  return sum;
+}
+
+inline I isub(I a, I b) { return _mm512_sub_epi32(a, b); }
+// Four small numbers, as the products below want them; store_fours makes four of them, of lanes from
+// -127 to 255.
+using Four = int32_t;
+inline void store_fours(Four* p, I x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
+}
+// Each of 16 sums += 4 products, exactly: of unsigned bytes and -127 to 127,
+inline I dot(I sum, Codes w, const Four& x) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(x));
+  return sum;
+}
+// of signed bytes and 0 to 255.
+inline I dot_signed(I sum, Codes w, const Four& x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(_mm512_set1_epi32(x)), "v"(w));
   return sum;
 }
 
@@ -247,6 +274,30 @@ inline I dot(I sum, Codes w, Inputs x) {
   const __m256i lo = WIDE ? dot_wide(w.a, x) : dot_narrow(w.a, x);
   const __m256i hi = WIDE ? dot_wide(w.b, x) : dot_narrow(w.b, x);
   return {_mm256_add_epi32(sum.a, lo), _mm256_add_epi32(sum.b, hi)};
+}
+
+inline I isub(I x, I y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+using Four = int64_t;  // 16 bits each, in the order 0, 2, 1, 3
+inline void store_fours(Four* p, I x) {
+  const __m256i all = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(all, 0xD8), 0xD8));
+}
+inline __m256i dot_half(__m256i sum, __m256i even, __m256i odd, const Four& x) {
+  int32_t pair[2];
+  std::memcpy(pair, &x, 8);
+  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, _mm256_set1_epi32(pair[0])));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(odd, _mm256_set1_epi32(pair[1])));
+}
+inline I dot(I sum, Codes w, const Four& x) {
+  const __m256i mask = _mm256_set1_epi16(255);
+  return {dot_half(sum.a, _mm256_and_si256(w.a, mask), _mm256_srli_epi16(w.a, 8), x),
+          dot_half(sum.b, _mm256_and_si256(w.b, mask), _mm256_srli_epi16(w.b, 8), x)};
+}
+inline I dot_signed(I sum, Codes w, const Four& x) {
+  const auto even = [](__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); };
+  return {dot_half(sum.a, even(w.a), _mm256_srai_epi16(w.a, 8), x),
+          dot_half(sum.b, even(w.b), _mm256_srai_epi16(w.b, 8), x)};
 }
 
 inline float sum(F x) {

@@ -12,6 +12,7 @@ namespace paged_attention {
 struct Cache {
   uint16_t* data;  // one layer: [n_blocks, kv_heads, keys [d, block_size], values [block_size, d]]
   int32_t n_blocks, kv_heads, block_size, d;  // block_size and d: multiples of 16
+  int32_t bits;  // 16: as here. 8: cpu_int8.h
 };
 
 inline uint16_t* keys_of(const Cache& c, int block, int head) {

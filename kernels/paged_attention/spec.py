@@ -26,6 +26,8 @@ MIN_ROWS = 8
 """Fewest rows of a product; thinner ones are padded with zero rows."""
 CHUNK = 128
 """Most query tokens of one request handled together."""
+SCALE_BYTES = 128
+"""The native int8 cache (cpu_int8.h): of the scales of sixteen positions of a head."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ COUNTERS = 1 << 14
 """Words at the start of a workspace that count a row's blocks; zero between launches."""
 
 
-def takes(dtype: torch.dtype, head_dim: int) -> bool:
+def takes(dtype: torch.dtype, head_dim: int, kv_int8: bool = False) -> bool:
     """Whether these kernels are made for such queries; `paged_attention_decode` names the rest."""
-    return dtype in (torch.float16, torch.bfloat16) and head_dim in HEAD_DIMS
+    return dtype in (torch.float16, torch.bfloat16) and head_dim in HEAD_DIMS and not kv_int8
 
 
 def decode_workspace(q: Tensor, cache: Tensor, tables: Tensor, window: int = 0) -> Tensor:
@@ -52,15 +52,18 @@ def paged_attention_decode(
     window: int = 0,
     out: Tensor | None = None,
     workspace: Tensor | None = None,
+    scales: Tensor | None = None,
     kernels: Kernels | None = None,
 ) -> Tensor:
     """-> [b, heads, d] of q's dtype, in `out` if given. See spec.py.
 
     workspace: `decode_workspace` for at least this many rows; None allocates one. Raises ValueError
-    for what these kernels don't take (fp32, other head sizes, blocks that are no multiple of 16,
-    addresses and strides that are no multiple of 16 bytes), cuda_build.CudaUnavailable,
-    cuda_build.LaunchError.
+    for what these kernels don't take (fp32, int8 caches, other head sizes, blocks that are no
+    multiple of 16, addresses and strides that are no multiple of 16 bytes),
+    cuda_build.CudaUnavailable, cuda_build.LaunchError.
     """
+    if scales is not None:
+        raise ValueError("an int8 cache is not for the CUDA C++ kernels: Triton's take it")
     kernels = kernels or cuda_build.library()
     check(q, cache, tables, seen)
     (b, heads, d), (kv_heads, block_size) = q.shape, cache.shape[2:4]

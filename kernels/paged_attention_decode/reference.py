@@ -23,9 +23,11 @@ def paged_attention_decode(
     window: int = 0,
     out: Tensor | None = None,
     workspace: Tensor | None = None,
+    scales: Tensor | None = None,
 ) -> Tensor:
     """-> [b, heads, d] of q's dtype, in `out` if given. See spec.py."""
     starts = torch.arange(q.shape[0] + 1, dtype=torch.int32, device=q.device)
     return paged_attention_prefill(
-        q, cache, tables, starts, seen, scale=scale, window=window, max_q=1, out=out
-    )
+        q, cache, tables, starts, seen,
+        scale=scale, window=window, max_q=1, out=out, scales=scales,
+    )  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels import tuning
 from kernels.call import KernelCall, power_of_two
-from kernels.paged_attention.tile import fold
+from kernels.paged_attention.tile import fold, scale_arguments
 from kernels.paged_attention_decode.spec import check
 
 MAX_SPLITS = 64
@@ -36,17 +36,21 @@ def paged_attention_decode(
     window: int = 0,
     out: Tensor | None = None,
     workspace: Tensor | None = None,
+    scales: Tensor | None = None,
 ) -> Tensor:
     """-> [b, heads, d] of q's dtype, in `out` if given. See spec.py.
 
     workspace: `decode_workspace` for at least this many rows; None allocates one.
     """
-    check(q, cache, tables, seen)
+    check(q, cache, tables, seen, scales)
     if out is None:
         out = torch.empty_like(q)
     if workspace is None:
         workspace = decode_workspace(q, cache, tables, window)
-    for call in calls(q, cache, tables, seen, out, workspace, scale=scale, window=window):
+    launches = calls(
+        q, cache, tables, seen, out, workspace, scale=scale, window=window, scales=scales
+    )
+    for call in launches:
         call.run()
     return out
 
@@ -68,6 +72,7 @@ def calls(
     *,
     scale: float,
     window: int = 0,
+    scales: Tensor | None = None,
 ) -> tuple[KernelCall, ...]:
     """The launches of one call, in order. ValueError if the workspace is too small."""
     (b, heads, d), kv_heads = q.shape, cache.shape[2]
@@ -109,6 +114,7 @@ def calls(
             "block_stride": cache.stride(1),
             "head_stride": cache.stride(2),
             "slot_stride": cache.stride(3),
+            **scale_arguments(scales),
             "table_row": tables.stride(0),
             "SHARED": splits > 1,
             "GROUP": group,
@@ -166,7 +172,8 @@ def _shares(
 @triton.jit(do_not_specialize=["splits"])
 def _attend(
     q, cache, tables, seen, out, mixes, sums, splits, scale, q_row, q_head, out_row, out_head,
-    side_stride, block_stride, head_stride, slot_stride, table_row,
+    side_stride, block_stride, head_stride, slot_stride,
+    scales, s_side, s_block, s_head, s_slot, table_row,
     GROUP: tl.constexpr, PARTS: tl.constexpr, M: tl.constexpr, HEADS: tl.constexpr,
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr,
     SHARED: tl.constexpr, TILE: tl.constexpr, MIN_TILES: tl.constexpr,
@@ -187,11 +194,15 @@ def _attend(
     top = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     keys = cache + head.to(tl.int64) * head_stride
+    own = scales
+    if scales is not None:
+        own = scales + head.to(tl.int64) * s_head
     first = start + split * share * TILE
     for at in range(first, tl.minimum(first + share * TILE, n_seen), TILE):
         mixed, top, total = fold(
             mixed, top, total, query, keys, side_stride, tables + row * table_row, at, low, n_seen,
-            until, block_stride, slot_stride, scale, D, D_PAD, BLOCK_SIZE, TILE, WINDOW,
+            until, block_stride, slot_stride, own, s_side, s_block, s_slot, scale,
+            D, D_PAD, BLOCK_SIZE, TILE, WINDOW,
         )  # fmt: skip
     mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
     if not SHARED:

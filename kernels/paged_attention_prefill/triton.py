@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels import tuning
 from kernels.call import KernelCall, power_of_two
-from kernels.paged_attention.tile import fold
+from kernels.paged_attention.tile import fold, scale_arguments
 from kernels.paged_attention_decode.spec import check
 
 FEW = 16
@@ -34,15 +34,19 @@ def paged_attention_prefill(
     window: int = 0,
     max_q: int,
     out: Tensor | None = None,
+    scales: Tensor | None = None,
 ) -> Tensor:
     """-> [n, heads, d] of q's dtype, in `out` if given. See spec.py.
 
     Queries of a row beyond max_q are not computed: it must cover the longest row.
     """
-    check(q, cache, tables, seen)
+    check(q, cache, tables, seen, scales)
     if out is None:
         out = torch.empty_like(q)
-    call(q, cache, tables, starts, seen, out, scale=scale, window=window, max_q=max_q).run()
+    call(
+        q, cache, tables, starts, seen, out,
+        scale=scale, window=window, max_q=max_q, scales=scales,
+    ).run()  # fmt: skip
     return out
 
 
@@ -57,6 +61,7 @@ def call(
     scale: float,
     window: int = 0,
     max_q: int,
+    scales: Tensor | None = None,
 ) -> KernelCall:
     """The launch that computes all rows."""
     kv_heads, block_size, d = cache.shape[2:]
@@ -82,6 +87,7 @@ def call(
             "block_stride": cache.stride(1),
             "head_stride": cache.stride(2),
             "slot_stride": cache.stride(3),
+            **scale_arguments(scales),
             "table_row": tables.stride(0),
             "GROUP": group,
             "D": d,
@@ -109,7 +115,8 @@ def _tiles(cache: Tensor, pairs: int) -> tuning.Launch:
 @triton.jit
 def _attend(
     q, cache, tables, starts, seen, out, scale, q_row, q_head, out_row, out_head,
-    side_stride, block_stride, head_stride, slot_stride, table_row,
+    side_stride, block_stride, head_stride, slot_stride,
+    scales, s_side, s_block, s_head, s_slot, table_row,
     GROUP: tl.constexpr, M: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -136,10 +143,14 @@ def _attend(
     top = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     keys = cache + head.to(tl.int64) * head_stride
+    own = scales
+    if scales is not None:
+        own = scales + head.to(tl.int64) * s_head
     for at in range(low // TILE * TILE, high, TILE):
         mixed, top, total = fold(
             mixed, top, total, query, keys, side_stride, tables + row * table_row, at, low, high,
-            until, block_stride, slot_stride, scale, D, D_PAD, BLOCK_SIZE, TILE, WINDOW,
+            until, block_stride, slot_stride, own, s_side, s_block, s_slot, scale,
+            D, D_PAD, BLOCK_SIZE, TILE, WINDOW,
         )  # fmt: skip
     mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
     place = out + token * out_row + mine * out_head + column[None, :]

@@ -99,8 +99,13 @@ def cases(dry: bool) -> list[Case]:
         *(linear(bits, n, 4096, 28672) for bits in (4, 8) for n in (1, 8, 32, 512)),
         *(linear(bits, 1, 14336, 4096) for bits in (4, 8)),
         *(op(LLAMA, n) for op in (rms_norm, rms_norm_add, rope_at, silu_mul) for n in (32, 512)),
+        *(decode(LLAMA, b, seen, int8=True) for b, seen in ((1, 1024), (32, 1024), (32, 4096))),
+        decode(QWEN, 32, 1024, int8=True),
+        prefill(LLAMA, "128 beside 31 decoding", ((128, 1152), *((1, 1024),) * 31), int8=True),
         kv_write(LLAMA, 512),
+        kv_write(LLAMA, 512, int8=True),
         kv_copy(LLAMA, 4, 32),
+        kv_copy(LLAMA, 4, 32, int8=True),
         logits_mask(LLAMA, 32),
         *(sample(LLAMA, 32, drawn) for drawn in (False, True)),
     ]
@@ -118,8 +123,11 @@ def _numeric(shapes: tuple[Shape, ...], b: int) -> Iterator[Case]:
         yield decode(s, b, 70, window=33)
         yield prefill(s, "mixed", ((1, 40), (19, 19), (7, 50)))
         yield from (op(s, b + 2) for op in (rms_norm, rms_norm_add, rope_at, silu_mul))
-        yield kv_write(s, b + 2)
-        yield kv_copy(s, 2, 2)
+        yield decode(s, b, 70, ragged=True, int8=True)
+        yield prefill(s, "mixed", ((1, 40), (19, 19), (7, 50)), int8=True)
+        for int8 in (False, True):
+            yield kv_write(s, b + 2, int8=int8)
+            yield kv_copy(s, 2, 2, int8=int8)
         yield logits_mask(s, b)
         yield from (sample(s, b, drawn) for drawn in (False, True))
         yield from (linear(bits, n, s.hidden, s.inner) for bits in (4, 5, 8) for n in (b, 40))
@@ -128,11 +136,22 @@ def _numeric(shapes: tuple[Shape, ...], b: int) -> Iterator[Case]:
 # attention
 
 
-def _cache(m: Maker, s: Shape, rows: int, seen: int, spare: int = 1) -> tuple[Tensor, Tensor]:
+def _cache(m: Maker, s: Shape, rows: int, seen: int, spare: int = 1, int8: bool = False) -> Inputs:
     """One layer's cache, and tables that are scattered over it, `spare` blocks from its start."""
     width = -(-seen // BLOCK)
-    cache = m.normal(2, spare + rows * width, s.kv_heads, BLOCK, s.d)
-    return cache, (spare + m.order(rows * width)).view(rows, width).int()
+    tables = (spare + m.order(rows * width)).view(rows, width).int()
+    blocks = (2, spare + rows * width, s.kv_heads, BLOCK)
+    return {"tables": tables, **_numbers(m, blocks, s.d, int8)}
+
+
+def _numbers(m: Maker, rows: tuple[int, ...], d: int, int8: bool) -> Inputs:
+    """What a cache holds: numbers, or codes and their scales."""
+    if not int8:
+        return {"cache": m.normal(*rows, d)}
+    codes = torch.empty(*rows, d, dtype=torch.int8, device=m.device)
+    codes.random_(-127, 128, generator=m.generator)
+    scales = m.normal(*rows, dtype=torch.float32).abs() / 127
+    return {"cache": codes, "scales": scales}
 
 
 def far() -> Case:
@@ -141,14 +160,20 @@ def far() -> Case:
 
 
 def decode(
-    s: Shape, b: int, seen: int, *, window: int = 0, ragged: bool = False, spare: int = 1
+    s: Shape,
+    b: int,
+    seen: int,
+    *,
+    window: int = 0,
+    ragged: bool = False,
+    spare: int = 1,
+    int8: bool = False,
 ) -> Case:
     lengths = [seen * i // (b - 1) for i in range(b)] if ragged else [seen] * b
 
     def make(m: Maker) -> Inputs:
-        cache, tables = _cache(m, s, b, seen, spare)
-        q = m.normal(b, s.heads, s.d)
-        return {"q": q, "cache": cache, "tables": tables, "seen": m.ints(*lengths)}
+        held = _cache(m, s, b, seen, spare, int8)
+        return {"q": m.normal(b, s.heads, s.d), **held, "seen": m.ints(*lengths)}
 
     def call(op: Any, x: Inputs) -> Tensor:
         out: Tensor = op(**x, scale=1 / math.sqrt(s.d), window=window)
@@ -156,26 +181,25 @@ def decode(
 
     def n_bytes(item: int) -> int:
         reads = [min(n, window or n) for n in lengths]
-        return sum(decode_spec.bytes_moved(n, s.heads, s.kv_heads, s.d, item) for n in reads)
+        bytes_of = decode_spec.bytes_moved
+        return sum(bytes_of(n, s.heads, s.kv_heads, s.d, item, int8=int8) for n in reads)
 
     kind = " ragged" if ragged else f" window {window}" if window else " far" if spare > 1 else ""
-    what = f"{b} x {seen}{kind}"
+    what = f"{b} x {seen}{kind}{' int8' if int8 else ''}"
     return Case("paged_attention_decode", f"{s.name} {what}", make, call, n_bytes)
 
 
-def prefill(s: Shape, what: str, rows: tuple[tuple[int, int], ...]) -> Case:
+def prefill(s: Shape, what: str, rows: tuple[tuple[int, int], ...], *, int8: bool = False) -> Case:
     """rows: (new tokens, positions seen) of each request."""
     longest = max(seen for _, seen in rows)
 
     def make(m: Maker) -> Inputs:
-        cache, tables = _cache(m, s, len(rows), longest)
         starts = [0]
         for n, _ in rows:
             starts.append(starts[-1] + n)
         return {
             "q": m.normal(starts[-1], s.heads, s.d),
-            "cache": cache,
-            "tables": tables,
+            **_cache(m, s, len(rows), longest, int8=int8),
             "starts": m.ints(*starts),
             "seen": m.ints(*(seen for _, seen in rows)),
         }
@@ -186,10 +210,11 @@ def prefill(s: Shape, what: str, rows: tuple[tuple[int, int], ...]) -> Case:
 
     def n_bytes(item: int) -> int:
         bytes_of = prefill_spec.bytes_moved
-        return sum(bytes_of(n, seen, s.heads, s.kv_heads, s.d, item) for n, seen in rows)
+        return sum(bytes_of(n, seen, s.heads, s.kv_heads, s.d, item, int8=int8) for n, seen in rows)
 
     n_ops = sum(prefill_spec.operations(n, seen, s.heads, s.d) for n, seen in rows)
-    return Case("paged_attention_prefill", f"{s.name} {what}", make, call, n_bytes, n_ops)
+    label = f"{s.name} {what}{' int8' if int8 else ''}"
+    return Case("paged_attention_prefill", label, make, call, n_bytes, n_ops)
 
 
 # products
@@ -280,7 +305,7 @@ def silu_mul(s: Shape, n: int) -> Case:
 # the cache
 
 
-def kv_write(s: Shape, n: int) -> Case:
+def kv_write(s: Shape, n: int, *, int8: bool = False) -> Case:
     def make(m: Maker) -> Inputs:
         n_blocks = -(-n // BLOCK) + 3
         fused = m.normal(n, s.heads + 2 * s.kv_heads, s.d)
@@ -289,39 +314,40 @@ def kv_write(s: Shape, n: int) -> Case:
         return {
             "k": fused[:, s.heads : s.heads + s.kv_heads],
             "v": fused[:, s.heads + s.kv_heads :],
-            "cache": m.normal(2, n_blocks, s.kv_heads, BLOCK, s.d),
+            **_numbers(m, (2, n_blocks, s.kv_heads, BLOCK), s.d, int8),
             "slots": slots,
         }
 
-    def call(op: Any, x: Inputs) -> Tensor:
-        op(**x)
-        out: Tensor = x["cache"]
-        return out
-
-    n_bytes = partial(kv_write_spec.bytes_moved, n, s.kv_heads, s.d)
-    return Case("kv_write", f"{s.name} {n}", make, call, n_bytes, exact=True)
+    n_bytes = partial(kv_write_spec.bytes_moved, n, s.kv_heads, s.d, int8=int8)
+    label = f"{s.name} {n}{' int8' if int8 else ''}"
+    return Case("kv_write", label, make, _kept, n_bytes, exact=True)
 
 
-def kv_copy(s: Shape, n: int, layers: int) -> Case:
+def _kept(op: Any, x: Inputs) -> Tensor:
+    """What is in the cache afterwards, scales and all."""
+    op(**x)
+    cache: Tensor = x["cache"]
+    if "scales" not in x:
+        return cache
+    return torch.cat((cache.float(), x["scales"].unsqueeze(-1)), -1)
+
+
+def kv_copy(s: Shape, n: int, layers: int, *, int8: bool = False) -> Case:
     def make(m: Maker) -> Inputs:
         long = {"dtype": torch.int64}
         return {
-            "cache": m.normal(layers, 2, 2 * n, s.kv_heads, BLOCK, s.d),
+            **_numbers(m, (layers, 2, 2 * n, s.kv_heads, BLOCK), s.d, int8),
             "src": m.ints(*range(n), **long),
             "dst": m.ints(*range(n, 2 * n), **long),
             "n_rows": m.ints(*(BLOCK - 1 - i % BLOCK for i in range(n)), **long),
         }
 
-    def call(op: Any, x: Inputs) -> Tensor:
-        op(**x)
-        out: Tensor = x["cache"]
-        return out
-
     def n_bytes(item: int) -> int:
         rows = sum(BLOCK - 1 - i % BLOCK for i in range(n))
-        return kv_copy_spec.bytes_moved(rows, layers, s.kv_heads, s.d, item)
+        return kv_copy_spec.bytes_moved(rows, layers, s.kv_heads, s.d, item, int8=int8)
 
-    return Case("kv_copy", f"{s.name} {n} blocks", make, call, n_bytes, exact=True)
+    label = f"{s.name} {n} blocks{' int8' if int8 else ''}"
+    return Case("kv_copy", label, make, _kept, n_bytes, exact=True)
 
 
 # the choice

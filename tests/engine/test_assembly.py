@@ -33,6 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"quant": "w4"}, "quant on cpu must be one of auto, native, int8, fp32"),
         ({"quant": "native", "device": "cuda"}, "quant on cuda must be one of auto, bf16"),
         ({"gpu_memory_utilization": 0.5}, "needs device = cuda"),
+        ({"kv_cache": "int4"}, "kv_cache must be one of auto, full, int8"),
+        ({"kv_cache": "int8", "quant": "fp32"}, "needs quant = native on a CPU"),
         ({"gpu_memory_utilization": 0.99, "device": "cuda"}, r"lie in 0\.\.0\.95"),
     ],
 )
@@ -57,14 +59,16 @@ def test_the_gpu_gets_what_the_config_says(share: float, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(GpuRunner, "load", load)
     config = EngineConfig(
-        Path("model"), device="cuda", quant="w4", kv_bytes=7 << 20, gpu_memory_utilization=share,
-        max_num_seqs=32, max_num_batched_tokens=1024, max_model_len=4096,
+        Path("model"), device="cuda", quant="w4", kv_cache="int8", kv_bytes=7 << 20,
+        gpu_memory_utilization=share, max_num_seqs=32, max_num_batched_tokens=1024,
+        max_model_len=4096,
     )  # fmt: skip
     assert load_runner(config) == "a runner"
     assert asked == {
         "path": Path("model"), "device": "cuda", "quant": "w4", "block_size": 16,
         "kv_bytes": None if share else 7 << 20, "gpu_memory_utilization": share,
         "max_num_seqs": 32, "max_num_batched_tokens": 1024, "max_model_len": 4096,
+        "kv_cache": "int8",
     }  # fmt: skip
 
 
@@ -80,6 +84,9 @@ def test_the_cache_fills_its_share_of_the_memory(
     runner = GpuRunner.load(folder, gpu_memory_utilization=0.5, **options)
     assert runner.n_blocks == 10  # and the dummy block
     assert runner.kv_bytes_per_block == block
+    half = GpuRunner.load(folder, gpu_memory_utilization=0.5, kv_cache="int8", **options)
+    assert half.kv_bytes_per_block < 0.4 * block  # of fp32
+    assert half.n_blocks == 11 * block // half.kv_bytes_per_block - 1
     with pytest.raises(CapacityError, match="no room for a KV cache"):
         GpuRunner.load(folder, gpu_memory_utilization=0.4, **options)
 

@@ -27,11 +27,13 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8", "native"])
+@pytest.fixture(scope="module", params=["fp32", "int8", "native", "native int8"])
 def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
-    if request.param == "native":
+    """The last one has a cache of 8 bits."""
+    quant, _, kv = request.param.partition(" ")
+    if quant == "native":
         native.library()
-    return Runner.load(folder, n_blocks=N_BLOCKS, quant=request.param, threads=1)
+    return Runner.load(folder, n_blocks=N_BLOCKS, quant=quant, threads=1, kv_cache=kv or "full")
 
 
 def prompt(n: int, seed: int) -> list[int]:

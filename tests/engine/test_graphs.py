@@ -69,7 +69,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
         "rms_norm": lambda x, weight, eps: torch.empty_like(x),
         "rms_norm_add": lambda x, residual, weight, eps: torch.empty_like(x),
         "rope_at": lambda q, k, cos_sin, positions: None,
-        "kv_write": lambda k, v, cache, slots: None,
+        "kv_write": lambda k, v, cache, slots, scales: None,
         "silu_mul": lambda x: torch.empty(x.shape[0], x.shape[1] // 2),
         "sample": lambda logits, settings, workspace: workspace.tokens[: len(logits)].fill_(5),
     }
@@ -90,8 +90,8 @@ def test_a_step_is_the_same_work_whatever_is_in_it(monkeypatch: pytest.MonkeyPat
     model = GpuLlama.random(CONFIG, device="cpu", dtype=torch.float32, max_len=64)
     runner = GpuRunner(model, 40, max_num_seqs=8)
     graphs = runner._graphs
-    fixed = [runner._cache, runner._tokens, graphs.logits, graphs.chosen, runner._decode._buffer,
-             graphs._room, runner._choice._workspace.tokens]  # fmt: skip
+    fixed = [runner._cache.data, runner._tokens, graphs.logits, graphs.chosen,
+             runner._decode._buffer, graphs._room, runner._choice._workspace.tokens]  # fmt: skip
     steps = [
         [Row((3,), 0, (1,), sample(1), slot=0)] * 3,
         [Row((PENDING,), 40 + i, (4, 5, 6 + i), sample(41 + i), slot=7 - i) for i in range(4)],

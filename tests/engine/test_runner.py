@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.config import KvPrecision
 from engine.errors import UsageError
 from engine.inputs import Row, Sampled, SampleRow
 from engine.models.layers import Quant
@@ -30,12 +31,13 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8", "native"])
+@pytest.fixture(scope="module", params=["fp32", "int8", "native", "native int8"])
 def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
-    quant: Quant = request.param
+    """The last one has a cache of 8 bits."""
+    quant, _, kv = request.param.partition(" ")
     if quant == "native":
         native.library()
-    return Runner.load(folder, n_blocks=128, quant=quant, threads=1)
+    return Runner.load(folder, n_blocks=128, quant=quant, threads=1, kv_cache=kv or "full")
 
 
 def ids(n: int, seed: int = 0) -> tuple[int, ...]:
@@ -194,13 +196,28 @@ def test_sampled_tokens_ignore_the_company(runner: Runner) -> None:
     assert together == alone
 
 
-def test_cache_size_follows_the_bytes(folder: Path) -> None:
-    runner = Runner.load(folder, kv_bytes=10_000_000)
-    number = runner.model.kv_dtype.itemsize
-    per_block = number * 2 * 3 * 2 * runner.model.config.head_dim * 16
+@pytest.mark.parametrize(("kv_cache", "row"), [("full", 64), ("auto", 64), ("int8", 36)])
+def test_cache_size_follows_the_bytes(kv_cache: KvPrecision, row: int, tmp_path: Path) -> None:
+    """row: bytes of a position of one head's keys or values."""
+    native.library()
+    tiny_model.save("llama", tmp_path)
+    runner = Runner.load(tmp_path, kv_bytes=10_000_000, kv_cache=kv_cache)
+    c = runner.model.config
+    per_block = row * 2 * c.layers * c.kv_heads * 16
+    assert c.head_dim == 32
     assert runner.kv_bytes_per_block == per_block
     assert runner.n_blocks == 10_000_000 // per_block
     assert runner.max_model_len == 512
+
+
+def test_8_bits_without_the_native_kernels_are_told_of(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = Runner.load(folder, n_blocks=4, quant="int8", kv_cache="int8")
+    assert "kv_cache = int8 needs the native kernels" in caplog.text
+    row = Row(ids(20), 0, (2, 1), None)
+    want = Runner.load(folder, n_blocks=4, quant="int8").logits([row])
+    assert torch.equal(runner.logits([row]), want)
 
 
 @pytest.mark.parametrize(

@@ -40,34 +40,48 @@ SHAPE = ("heads", "kv_heads", "d", "block", "dtype", "window")
 
 
 def attention(
-    heads: int, kv_heads: int, d: int, block: int, dtype: torch.dtype, window: int
+    heads: int,
+    kv_heads: int,
+    d: int,
+    block: int,
+    dtype: torch.dtype,
+    window: int,
+    int8: bool = False,
 ) -> Iterator[KernelCall]:
-    """Every kernel that a model of this shape launches."""
+    """Every kernel that a model of this shape launches. int8: over a cache in 8 bits."""
     b = 8
 
     def given(*shape: int, of: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(shape, dtype=of, device="meta")
 
-    q, cache = given(b, heads, d, of=dtype), given(2, 1000, kv_heads, block, d, of=dtype)
+    q, held = given(b, heads, d, of=dtype), torch.int8 if int8 else dtype
+    cache = given(2, 1000, kv_heads, block, d, of=held)
+    scales = given(*cache.shape[:-1], of=torch.float32) if int8 else None
     tables, seen = given(b, 8192 // block), given(b)
     for waves in (1, 132 * 4):  # one share per request, and many
         shape = f"d{d}x{8 * cache.element_size()}"
         with tuning.using({"paged_attention_decode": {shape: {"WAVES": waves}}}):
             workspace = decode.decode_workspace(q, cache, tables, window)
-            launches = decode.calls(q, cache, tables, seen, q, workspace, scale=0.1, window=window)
+            launches = decode.calls(
+                q, cache, tables, seen, q, workspace, scale=0.1, window=window, scales=scales
+            )
         assert len(launches) == (1 if waves == 1 else 2)
         yield from launches
     for max_q in (1, 512):
         yield prefill.call(
-            q, cache, tables, given(b + 1), seen, q, scale=0.1, window=window, max_q=max_q
-        )
+            q, cache, tables, given(b + 1), seen, q,
+            scale=0.1, window=window, max_q=max_q, scales=scales,
+        )  # fmt: skip
     k, slots = given(b, kv_heads, d, of=dtype), given(b, of=torch.int64)
-    yield kv_write.call(k, k, cache, slots)
-    yield kv_copy.call(given(32, *cache.shape, of=dtype), slots, slots, slots)
+    yield kv_write.call(k, k, cache, slots, scales)
+    layers = given(32, *cache.shape, of=held)
+    all_scales = None if scales is None else given(*layers.shape[:-1], of=torch.float32)
+    yield kv_copy.call(layers, slots, slots, slots, all_scales)
 
 
-def test_nothing_spills() -> None:
-    for call in attention(*LLAMA):
+@pytest.mark.parametrize("int8", [False, True])
+def test_nothing_spills(int8: bool) -> None:
+    for call in attention(*LLAMA, int8):
         assert_fits(call.kernel, call.arguments, **call.options)
 
 
@@ -76,8 +90,9 @@ def test_nothing_spills() -> None:
 def test_nothing_spills_for_other_shapes(
     heads: int, kv_heads: int, d: int, block: int, dtype: torch.dtype, window: int
 ) -> None:
-    for call in attention(heads, kv_heads, d, block, dtype, window):
-        assert_fits(call.kernel, call.arguments, **call.options)
+    for int8 in (False, True):
+        for call in attention(heads, kv_heads, d, block, dtype, window, int8):
+            assert_fits(call.kernel, call.arguments, **call.options)
 
 
 def test_products_run_on_tensor_cores_and_reads_are_wide() -> None:

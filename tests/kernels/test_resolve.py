@@ -101,6 +101,20 @@ def test_what_cuda_does_not_take_is_tritons(
     assert chosen()["paged_attention_decode", "cuda"] == "triton"
 
 
+def test_a_cache_of_8_bits_is_tritons(
+    measured: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module.cuda_build, "library", lambda: None)
+    half = {"dtype": torch.bfloat16, "head_dim": 128, "kv_int8": True}
+    with caplog.at_level(logging.INFO, module.log.name):
+        assert module_for("paged_attention_decode", "cuda", **half) is not decode_cuda
+    assert chosen()["paged_attention_decode", "cuda"] == "triton"
+    assert "cuda does not take dtype torch.bfloat16, head_dim 128, kv_int8 True" in caplog.text
+    empty = torch.empty(0)
+    with pytest.raises(ValueError, match="Triton's take it"):
+        decode_cuda.paged_attention_decode(empty, empty, empty, empty, scale=1.0, scales=empty)
+
+
 def test_cuda_that_cannot_be_built_is_told_of(
     measured: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

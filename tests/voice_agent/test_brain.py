@@ -100,7 +100,7 @@ def test_the_engine_gets_what_its_section_says(monkeypatch: pytest.MonkeyPatch) 
     given: list[EngineConfig] = []
     monkeypatch.setattr(Engine, "load", lambda config, clock: given.append(config))
     section = {
-        "kv_mb": 32, "block_size": 32, "max_model_len": 512, "max_num_seqs": 3,
+        "kv_mb": 32, "kv_cache": "int8", "block_size": 32, "max_model_len": 512, "max_num_seqs": 3,
         "max_num_batched_tokens": 96, "scheduling_policy": "fcfs", "enable_prefix_caching": False,
         "speculation": "draft", "speculation_tokens": 3, "speculation_max_seqs": 2,
         "draft_model_path": "small",
@@ -112,6 +112,7 @@ def test_the_engine_gets_what_its_section_says(monkeypatch: pytest.MonkeyPatch) 
             Path("model"),
             quant="auto",
             threads=1,
+            kv_cache="int8",
             kv_bytes=32 << 20,
             block_size=32,
             max_model_len=512,

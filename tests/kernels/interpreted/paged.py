@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from kernels.kv_write.reference import quantise
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +22,28 @@ class Batch:
     starts: Tensor
     seen: Tensor
     scale: float
+    scales: Tensor | None = None
 
     def wide(self) -> Batch:
-        """The same numbers in fp64."""
-        return Batch(
-            self.q.double(), self.cache.double(), self.tables, self.starts, self.seen, self.scale
-        )
+        """The same numbers in fp64; an int8 cache's codes and scales are what they are."""
+        cache = self.cache if self.scales is not None else self.cache.double()
+        return replace(self, q=self.q.double(), cache=cache)
+
+
+def in_int8(given: Batch) -> Batch:
+    """With the cache's numbers in 8 bits. What was NaN has codes of -128 and NaN for a scale;
+    scales lie as numbers of a wider tensor. Every 7th value is too small for an fp16 scale."""
+    _sides, n_blocks, kv_heads, block, d = given.cache.shape
+    shrink = torch.where(torch.arange(block) % 7 == 3, 1e-7, 1.0)
+    cache = given.cache.float()
+    cache[1] *= shrink[:, None]
+    codes, scales = quantise(cache)
+    wide = torch.full((2, n_blocks, block, 2, kv_heads), math.nan)
+    kept = wide[..., 1, :].transpose(2, 3)
+    kept.copy_(scales)
+    room = torch.full((2, n_blocks, block, kv_heads, d), -128, dtype=torch.int8).transpose(2, 3)
+    room.copy_(torch.where(codes.isnan(), -128, codes))
+    return replace(given, cache=room, scales=kept)
 
 
 def batch(

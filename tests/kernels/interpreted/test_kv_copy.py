@@ -32,6 +32,19 @@ def test_matches_the_reference(
     assert torch.equal(wide[..., d:], rest)
 
 
+def test_scales_go_with_their_codes() -> None:
+    generator = torch.Generator().manual_seed(5)
+    cache = torch.randint(-127, 128, (2, 2, 6, 2, 16, 64), generator=generator, dtype=torch.int8)
+    scales = torch.randn(2, 2, 6, 16, 2, generator=generator).transpose(3, 4)
+    src, dst, n_rows = torch.tensor([0, 4]), torch.tensor([5, 3]), torch.tensor([11, 0])
+    want, its_scales = cache.clone(), scales.clone()
+    reference.kv_copy(want, src, dst, n_rows, its_scales)
+    assert torch.equal(its_scales[:, :, 5, :, :11], scales[:, :, 0, :, :11])
+    triton.kv_copy(cache, src, dst, n_rows, scales)
+    assert torch.equal(cache, want)
+    assert torch.equal(scales, its_scales)
+
+
 def test_no_pairs() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     triton.kv_copy(torch.zeros(1, 2, 2, 1, 16, 64), none, none, none)

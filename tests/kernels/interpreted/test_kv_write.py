@@ -38,6 +38,42 @@ def test_matches_the_reference(
     assert int(torch.isfinite(layers).sum()) == stored * 2 * kv_heads * d
 
 
+@pytest.mark.parametrize(
+    ("n", "kv_heads", "d", "block", "dtype"),
+    [
+        (1, 1, 64, 16, torch.float16),
+        (19, 2, 80, 32, torch.float32),
+        (8, 1, 128, 16, torch.bfloat16),
+        (3, 3, 33, 16, torch.float32),
+        (0, 1, 64, 16, torch.float32),
+    ],
+)
+def test_codes_and_scales_are_the_references(
+    n: int, kv_heads: int, d: int, block: int, dtype: torch.dtype
+) -> None:
+    """To the bit; scales have heads and slots swapped in memory. A row of zeros stays zeros."""
+    generator = torch.Generator().manual_seed(6)
+    projection = (torch.randn(n, 3 * kv_heads, d, generator=generator) * 3).to(dtype)
+    projection[1:2] = 0.0
+    k, v = projection[:, kv_heads : 2 * kv_heads], projection[:, 2 * kv_heads :]
+    slots = torch.randperm(4 * block, generator=generator)[:n]
+    slots[2::3] = -1
+    cache = torch.full((2, 4, kv_heads, block, d), -128, dtype=torch.int8)
+    scales = torch.full((2, 4, block, kv_heads), math.nan).transpose(2, 3)
+    want, its_scales = cache.clone(), scales.clone()
+    reference.kv_write(k, v, want, slots, its_scales)
+    triton.kv_write(k, v, cache, slots, scales)
+    assert torch.equal(cache, want)
+    assert torch.equal(scales.nan_to_num(-9.0), its_scales.nan_to_num(-9.0))
+    for at, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            held = cache[:, slot // block, :, slot % block].float()
+            by = scales[:, slot // block, :, slot % block, None]
+            given = torch.stack((k[at], v[at])).float()
+            assert ((held * by - given).abs() <= by * 0.5001).all()
+            assert (held.abs().amax(-1, keepdim=True) == torch.where(by > 0, 127, 0)).all()
+
+
 def test_rounds_to_the_cache() -> None:
     k, v = torch.randn(2, 1, 64), torch.randn(2, 1, 64)
     cache = torch.zeros(2, 1, 1, 16, 64, dtype=torch.float16)
@@ -64,3 +100,7 @@ def test_what_does_not_fit_is_refused() -> None:
         triton.kv_write(k, k, cache, slots[:1])
     with pytest.raises(ValueError, match="dense"):
         triton.kv_write(torch.zeros(2, 1, 128)[..., ::2], k, cache, slots)
+    with pytest.raises(ValueError, match="of an int8 cache"):
+        triton.kv_write(k, k, cache, slots, cache[..., 0])
+    with pytest.raises(ValueError, match="don't fit the cache"):
+        triton.kv_write(k, k, cache.to(torch.int8), slots, cache[..., :8, 0])

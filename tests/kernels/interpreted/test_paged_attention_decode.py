@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels import tuning
 from kernels.paged_attention_decode import reference, spec, triton
-from tests.kernels.interpreted.paged import Batch, assert_as_good, batch, distant
+from tests.kernels.interpreted.paged import Batch, assert_as_good, batch, distant, in_int8
 
 pytestmark = pytest.mark.interp
 
@@ -28,8 +28,9 @@ CASES = [
 
 def truth(given: Batch, window: int) -> Tensor:
     return reference.paged_attention_decode(
-        given.q, given.cache, given.tables, given.seen, scale=given.scale, window=window
-    )
+        given.q, given.cache, given.tables, given.seen,
+        scale=given.scale, window=window, scales=given.scales,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "d", "block", "dtype", "window"), CASES)
@@ -83,6 +84,45 @@ def test_split_positions_are_joined(dtype: torch.dtype, window: int, larger: int
     assert_as_good(got, lambda b: truth(b, window), given, spec.ERROR_FACTOR)
 
 
+@pytest.mark.parametrize(("heads", "kv_heads", "d", "block", "dtype", "window"), CASES[:4])
+def test_an_int8_cache(
+    heads: int, kv_heads: int, d: int, block: int, dtype: torch.dtype, window: int
+) -> None:
+    """Judged like the others, on codes and scales that are given; in shares."""
+    given = in_int8(
+        batch(
+            [(1, seen) for seen in SEEN], heads=heads, kv_heads=kv_heads, d=d, block=block,
+            dtype=dtype, window=window,
+        )
+    )  # fmt: skip
+    table = {"paged_attention_decode": {f"d{d}x8": {"WAVES": 9, "MIN_TILES": 1}}}
+    with tuning.using(table):
+        got = triton.paged_attention_decode(
+            given.q, given.cache, given.tables, given.seen,
+            scale=given.scale, window=window, scales=given.scales,
+        )  # fmt: skip
+    assert torch.equal(got[0], torch.zeros_like(got[0]))
+    assert_as_good(got, lambda b: truth(b, window), given, spec.ERROR_FACTOR)
+
+
+def test_scales_beyond_2_to_the_31_elements() -> None:
+    """Codes and scales of block 2 begin behind element 2^31."""
+    near, _ = distant(heads=2, kv_heads=2, d=64)
+    near = in_int8(near)
+    assert near.scales is not None
+    block, stride = 16, 2**30 + 16
+    codes = torch.empty(2 * stride + 4 * block * 64, dtype=torch.int8)
+    cache = codes.as_strided(near.cache.shape, (2 * block * 64, stride, block * 64, 64, 1))
+    room = torch.empty(2 * stride + 4 * block, dtype=torch.float32)
+    scales = room.as_strided(near.scales.shape, (2 * block, stride, block, 1))
+    cache.copy_(near.cache)
+    scales.copy_(near.scales)
+    got = triton.paged_attention_decode(
+        near.q, cache, near.tables, near.seen, scale=near.scale, scales=scales
+    )
+    assert_as_good(got, lambda b: truth(b, 0), near, spec.ERROR_FACTOR)
+
+
 def test_blocks_beyond_2_to_the_31_elements() -> None:
     """Number and stride of a block fit in 32 bits, their product doesn't."""
     near, far = distant(heads=2, kv_heads=2, d=64)
@@ -101,6 +141,10 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="don't fit"):
         triton.paged_attention_decode(
             given.q.half(), given.cache, given.tables, given.seen, scale=1.0
+        )
+    with pytest.raises(ValueError, match="of an int8 cache"):
+        triton.paged_attention_decode(
+            given.q, given.cache, given.tables, given.seen, scale=1.0, scales=given.cache[..., 0]
         )
     with pytest.raises(ValueError, match="no power of two"):
         triton.paged_attention_decode(

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels import tuning
 from kernels.paged_attention_decode import spec
 from kernels.paged_attention_prefill import reference, triton
-from tests.kernels.interpreted.paged import Batch, assert_as_good, batch, distant
+from tests.kernels.interpreted.paged import Batch, assert_as_good, batch, distant, in_int8
 
 pytestmark = pytest.mark.interp
 
@@ -31,7 +31,7 @@ def truth(given: Batch, window: int = 0) -> Tensor:
     longest = int(given.starts.diff().max())
     return reference.paged_attention_prefill(
         given.q, given.cache, given.tables, given.starts, given.seen,
-        scale=given.scale, window=window, max_q=longest,
+        scale=given.scale, window=window, max_q=longest, scales=given.scales,
     )  # fmt: skip
 
 
@@ -54,6 +54,21 @@ def test_a_mixed_batch_matches_the_reference(
     assert torch.isnan(got[n:]).all(), "queries that no row owns"
     assert torch.equal(got[n - 1], torch.zeros(heads, d, dtype=dtype)), "a row that sees nothing"
     assert_as_good(got[:n], lambda b: truth(b, window), given, spec.ERROR_FACTOR)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "d", "block", "dtype", "window"), CASES[:4])
+def test_a_mixed_batch_over_int8(
+    heads: int, kv_heads: int, d: int, block: int, dtype: torch.dtype, window: int
+) -> None:
+    given = in_int8(
+        batch(MIXED, heads=heads, kv_heads=kv_heads, d=d, block=block, dtype=dtype, window=window)
+    )
+    got = triton.paged_attention_prefill(
+        given.q, given.cache, given.tables, given.starts, given.seen,
+        scale=given.scale, window=window, max_q=20, scales=given.scales,
+    )  # fmt: skip
+    assert torch.equal(got[-1], torch.zeros(heads, d, dtype=dtype)), "a row that sees nothing"
+    assert_as_good(got, lambda b: truth(b, window), given, spec.ERROR_FACTOR)
 
 
 @pytest.mark.parametrize(
