@@ -8,15 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .languages.en.backchannel import has_stop_word, is_backchannel, is_hesitation, n_words
+from .languages.en.backchannel import (
+    ends_in_backchannel,
+    has_stop_word,
+    is_backchannel,
+    is_hesitation,
+    n_words,
+)
 from .own_words import Own
 from .turn_records import Speech
 
-BURST_MS = 700
+BURST_MS = 800
 """A voice that was heard for less may have been "mm-hm", whatever a recogniser makes of it."""
-CLEAR = -0.6
-"""Mean log-probability from which on such words are believed: by whisper-tiny.en whole sentences of
-the recorded callers lie above it, most of what it mishears in "mm-hm" below."""
+CLEAR = -0.35
+"""Mean log-probability from which on such words are believed. By whisper-tiny.en, of 263 made
+acknowledgements 20 were taken for words at 700 ms and -0.6, and 3 here; no recorded interruption
+of 140 is lost by it."""
+TRAILING_MS = 1200
+"""A few words that end as an acknowledgement are one if all of them took less: "low, I see"."""
+GUESS = -2.0
+"""Below it a stop word in the middle of a sound is a guess ("enough" of "of course")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,11 @@ class Judgement:
     def why(self) -> str:
         return ", ".join(self.reasons)
 
+    @property
+    def acknowledges(self) -> bool:
+        """The words themselves are an acknowledgement; else it is only what they are taken for."""
+        return "acknowledgement" in self.reasons
+
 
 def judge(evidence: Evidence, settings: BargeIn) -> Judgement:
     """The verdict. Without a reply of ours to stop, words are words and "okay" is an answer."""
@@ -119,6 +135,8 @@ def judge(evidence: Evidence, settings: BargeIn) -> Judgement:
         acknowledges = is_backchannel(evidence.text, settings.acknowledgements)
         return verdict(Speech.BACKCHANNEL if acknowledges else Speech.WORDS)
     if has_stop_word(evidence.text, settings.stop_words):
+        if evidence.logprob < GUESS and not evidence.complete:
+            return verdict(Speech.UNSURE, "guessed_stop_word")
         return verdict(Speech.WORDS, "stop_word")
     if evidence.ours is Own.PERHAPS and not evidence.complete:
         return verdict(Speech.UNSURE, "perhaps_own_speech")
@@ -129,12 +147,20 @@ def judge(evidence: Evidence, settings: BargeIn) -> Judgement:
             return verdict(Speech.BACKCHANNEL, "acknowledgement")
         if evidence.acknowledged and words < evidence.acknowledged + settings.speaking_words:
             return verdict(Speech.BACKCHANNEL, "acknowledged_before")
-        if evidence.voice_ms < BURST_MS and evidence.logprob < CLEAR:
-            unclear = Speech.BACKCHANNEL if evidence.complete else Speech.UNSURE
-            return verdict(unclear, "unclear_burst")
+        perhaps = Speech.BACKCHANNEL if evidence.complete else Speech.UNSURE
+        if _is_unclear(evidence):
+            return verdict(perhaps, "unclear_burst")
+        if evidence.voice_ms < TRAILING_MS and ends_in_backchannel(evidence.text):
+            return verdict(perhaps, "ends_as_acknowledgement")
     elif is_hesitation(evidence.text):  # nothing was said that "yes" could acknowledge
         return verdict(Speech.BACKCHANNEL, "hesitation")
     needed = settings.speaking_words if evidence.sounded else settings.thinking_words
     if not evidence.complete and words < needed:
         return verdict(Speech.UNSURE, "too_few_words")
     return verdict(Speech.WORDS, "words")
+
+
+def _is_unclear(evidence: Evidence) -> bool:
+    """Too short and too unsure to be words; a number is none of what "mm-hm" is taken for."""
+    burst = evidence.voice_ms < BURST_MS and evidence.logprob < CLEAR
+    return burst and not any(char.isdigit() for char in evidence.text)

@@ -207,7 +207,7 @@ class Hearing:
             self._acknowledged, self._ear.below_db,
         )  # fmt: skip
         judgement = judge(evidence, self._turns.barge_in)
-        if state.candidate and judgement.speech is tm.Speech.BACKCHANNEL:
+        if state.candidate and judgement.acknowledges:
             self._acknowledged = max(self._acknowledged, n_words(text))
         return tm.Heard(turn, text, judgement.speech, complete, judgement.why)
 

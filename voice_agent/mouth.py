@@ -301,9 +301,10 @@ class Mouth:
         self._give_floor(reply, trace)
         self._turns.call.spawn(reply.recite(speech.text, speech.ids), reply.scope)
 
-    def may_recover(self) -> bool:
-        """A recovery is spoken at most once in 10 s and twice in a row."""
-        waited = self._clock.now() - self._recovered_at_s >= RECOVERY_GAP_S
+    def may_recover(self, *, owed: bool = False) -> bool:
+        """A recovery is spoken at most once in 10 s and twice in a row. owed: a reply was cut for
+        nothing, so the caller is not left waiting for those 10 s."""
+        waited = owed or self._clock.now() - self._recovered_at_s >= RECOVERY_GAP_S
         return waited and self._recoveries < RECOVERIES_IN_A_ROW
 
     def recover(self, trace: TurnTrace | None) -> None:

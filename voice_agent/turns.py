@@ -73,6 +73,7 @@ class Turns:
         self._announced: int | None = None  # the turn whose speech the transport knows of
         self._reopened = ""  # words of a re-opened message, to be joined by what follows
         self._reopened_index = -1  # the turn re-opened last
+        self._cut_by = -1  # the turn whose words cut a reply of ours last
         self.asked_to_respond: ReplySettings | None = None  # waits for a manual commit
         self._reply_ending = self._moved_on = False
         self.client_committed = False  # what is being understood: it ends as a turn, whatever it is
@@ -315,17 +316,19 @@ class Turns:
         trace = self._close_utterance(effect.turn, self.state.last_voiced_ms, kept)
         if kept:
             self._stands(trace, kept)
-        elif (
-            confident_ms >= SURELY_MS
-            and self.auto_response
-            and not self.manual
-            and not self.hearing.own_speech
-            and self.mouth.may_recover()
-        ):
+        elif self.auto_response and not self.manual and self._recovers(effect.turn, confident_ms):
             self.apply(tm.ReplyBegins())
             self.mouth.recover(trace)
         else:
             self.trace_done(trace, "no_input")
+
+    def _recovers(self, turn: TurnId, confident_ms: int) -> bool:
+        """Whether we say that we understood nothing: after what was surely speech, and whenever we
+        had fallen silent for what turned out to be no words."""
+        if turn.index == self._cut_by:
+            return self.mouth.may_recover(owed=True)
+        surely = confident_ms >= SURELY_MS and not self.hearing.own_speech
+        return surely and self.mouth.may_recover()
 
     def _stands(self, trace: TurnTrace, kept: str) -> None:
         """A re-opened message whose continuation came to nothing is as it was."""
@@ -352,6 +355,8 @@ class Turns:
             reply.trace.mark(Mark.BARGE_IN_ONSET, onset_s)
             reply.trace.mark(Mark.BARGE_IN_DECIDED, self._clock.now())
         self._announce(turn, onset_ms)  # clients stop playing on it
+        if reply is not None and not self._reply_ending:
+            self._cut_by = turn.index
         self._end_reply()
         if not self._reply_ending:
             self.tools.interrupted()
@@ -388,7 +393,7 @@ class Turns:
             self.call.emit(TurnReopened(effect.old))
         for index in [i for i in self._traces if i > effect.old.index]:
             del self._traces[index]  # the candidate was this turn going on, not one of its own
-        self._reopened_index = effect.turn.index
+        self._reopened_index = self._cut_by = effect.turn.index
         self.hearing.revise(effect.turn)
         trace = trace or TurnTrace(effect.turn)
         trace.turn = effect.turn

@@ -108,3 +108,42 @@ def test_an_acknowledgement_is_not_heard_as_words_a_moment_later() -> None:
     assert judge(again, BargeIn()).speech is MM_HM
     assert judge(replace(again, text="I see but when"), BargeIn()).speech is WORDS
     assert judge(replace(again, text="Wait."), BargeIn()).speech is WORDS
+
+
+def test_a_number_is_no_unclear_burst() -> None:
+    burst = replace(SPEAKING, text="At 7.", voice_ms=500, logprob=-1.1, complete=True)
+    assert judge(burst, BargeIn()).speech is WORDS
+    assert judge(replace(burst, text="Atta."), BargeIn()).speech is MM_HM
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("low, I see", True),
+        ("Hello, okay.", True),
+        ("that is right", False),
+        ("not good", False),
+        ("No, okay?", False),
+        ("book me on Tuesday, okay", False),
+    ],
+)
+def test_a_few_words_that_end_as_an_acknowledgement_are_one(text: str, is_one: bool) -> None:
+    said = replace(SPEAKING, text=text, voice_ms=1000)
+    assert judge(said, BargeIn()).speech is (UNSURE if is_one else WORDS)
+    assert judge(replace(said, complete=True), BargeIn()).speech is (MM_HM if is_one else WORDS)
+    assert judge(replace(said, voice_ms=1300), BargeIn()).speech is WORDS
+
+
+def test_a_guessed_stop_word_waits_for_the_pause() -> None:
+    guess = replace(SPEAKING, text="Enough", logprob=-3.2)
+    assert judge(guess, BargeIn()).speech is UNSURE
+    assert judge(replace(guess, complete=True), BargeIn()).speech is WORDS
+    assert judge(replace(guess, logprob=-1.5), BargeIn()).speech is WORDS
+
+
+def test_only_an_acknowledgement_in_words_is_one_a_moment_later() -> None:
+    """Else half a word, taken for "mm-hm", would take the words after it with it."""
+    unclear = replace(SPEAKING, text="Fie", logprob=-1.3, complete=True)
+    assert judge(unclear, BargeIn()).speech is MM_HM
+    assert not judge(unclear, BargeIn()).acknowledges
+    assert judge(replace(unclear, text="Right."), BargeIn()).acknowledges

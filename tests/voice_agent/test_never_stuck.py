@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -306,6 +308,48 @@ def test_recognition_that_hangs_over_our_voice_gives_it_back() -> None:
     rests(scene)
 
 
+class ForgettingRecognizer(FakeRecognizer):
+    """Hears `words` in any sound until pass `last`, and nothing in it later on."""
+
+    def __init__(self, words: str, last: int) -> None:
+        super().__init__()
+        self.words, self.last = tuple(words.split()), last
+
+    async def transcribe(self, pcm: PcmF32, **how: Any) -> Transcript:
+        heard = await super().transcribe(pcm, **how)
+        sounds = self.passes <= self.last
+        return replace(heard, words=self.words if sounds else ())
+
+
+def test_a_reply_cut_for_words_that_come_to_nothing_is_followed_by_a_recovery() -> None:
+    """Voice far too short to ask for words, had it not cut us."""
+    scene = Scene("Fine.", greeting=LONG)
+    scene.recognizer = scene.stack.recognizer = ForgettingRecognizer("what is", 1)
+    scene.play(silence(1000), cough(200), silence(200), cough(100), tail_ms=9000)
+    statuses = [(e.status, e.text) for e in scene.of(ReplyDone)]
+    assert statuses == [(ReplyStatus.INTERRUPTED, LONG), (ReplyStatus.COMPLETED, RECOVERY)]
+    assert outcomes(scene)[-1] == "recovery"
+    rests(scene)
+
+
+def test_noise_that_cuts_the_recovery_too_is_followed_by_one_more_and_no_third() -> None:
+    scene = Scene("Fine.", greeting=LONG)
+    scene.recognizer = scene.stack.recognizer = EveryOtherRecognizer()
+    burst = [cough(200), silence(200), cough(100), silence(1800)]
+    scene.play(silence(1000), *burst * 4, tail_ms=4000)
+    begun = [e.text for e in scene.of(ReplyDone)]
+    assert begun == [LONG, RECOVERY, RECOVERY]
+    rests(scene)
+
+
+class EveryOtherRecognizer(FakeRecognizer):
+    """Words in the first pass over a sound, and none in the next."""
+
+    async def transcribe(self, pcm: PcmF32, **how: Any) -> Transcript:
+        heard = await super().transcribe(pcm, **how)
+        return replace(heard, words=("what", "is") if self.passes % 2 else ())
+
+
 # ---------------------------------------------------------------- noise
 
 
@@ -389,7 +433,7 @@ def test_the_prompts_are_the_operators_and_may_be_none() -> None:
 
 def test_a_client_that_decides_when_we_speak_hears_no_prompt() -> None:
     scene = Scene("Fine.", goodbye="Bye.")
-    scene.play(lambda call: setattr(call, "auto_response", False), silence(80_000), tail_ms=0)
+    scene.play(lambda call: setattr(call.client, "auto_response", False), silence(80_000), tail_ms=0)
     assert said(scene) == ["Bye."]
 
 

@@ -23,6 +23,9 @@ _PHRASES = ("i see", "got it", "of course", "all right", "go on", "makes sense",
 _MAX_WORDS = 3
 _WORD = re.compile(r"[\w'-]+")
 
+_DENY = frozenset(["not", "isn't", "don't", "never", "make", "is", "are", "you"])
+"""With one of these, "right" and "sure" tell or ask something."""
+
 STOP_WORDS = frozenset(
     [
         "stop", "wait", "hold on", "hang on", "excuse me", "one moment", "one second",
@@ -50,11 +53,25 @@ def is_backchannel(text: str, more: Iterable[str] = ()) -> bool:
     own = [_flat(m) for m in more]
     if flat and flat in own:
         return True
-    for phrase in (*_PHRASES, *(o for o in own if " " in o)):
-        flat = re.sub(rf"\b{re.escape(phrase)}\b", phrase.replace(" ", "-"), flat)
-    words = flat.split()
+    words = _grouped(flat, own)
     known = _ALONE.union(o.replace(" ", "-") for o in own)
     return 0 < len(words) <= _MAX_WORDS and all(w in known for w in words)
+
+
+def _grouped(flat: str, more: Iterable[str] = ()) -> list[str]:
+    """Words, each known phrase as one."""
+    for phrase in (*_PHRASES, *(m for m in more if " " in m)):
+        flat = re.sub(rf"\b{re.escape(phrase)}\b", phrase.replace(" ", "-"), flat)
+    return flat.split()
+
+
+def ends_in_backchannel(text: str) -> bool:
+    """True if the last of a few words is a listener response and the others deny or ask nothing: a
+    recogniser hears "oh, I see" as "low, I see" or "I was okay"."""
+    words = _grouped(_flat(text))
+    if "?" in text or not 0 < len(words) <= _MAX_WORDS:
+        return False
+    return words[-1] in _ALONE and not _DENY.intersection(words)
 
 
 def is_hesitation(text: str) -> bool:
