@@ -21,7 +21,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)$(if $(filter-out dev,$(EXTRAS))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels models test test-image test-postgres test-net test-browser test-sanitized fuzz test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-line bench-conversation bench-smoke bench-capacity bench-gil soak soak-short load clean
+.PHONY: help install up kernels models test test-image test-postgres test-net test-browser test-sanitized fuzz fuzz-guided test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-line bench-conversation bench-smoke bench-capacity bench-gil soak soak-short load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,11 @@ test-sanitized: $(INSTALL_DONE) ## The native kernels under AddressSanitizer and
 fuzz: $(INSTALL_DONE) ## Damaged messages to every parser, many more than `make test` tries. FUZZ_EXAMPLES=20000
 	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
+fuzz-guided: $(INSTALL_DONE) ## The same guided by coverage (atheris, Linux), each parser for FUZZ_S=60 seconds.
+	for target in realtime media_stream sdp rtp opus; do \
+	  $(BIN)/python -m tests.fuzz.guided $$target -max_total_time=$(or $(FUZZ_S),60) -max_len=4096 $(ARGS) || exit 1; \
+	done
+
 test-aborts: $(INSTALL_DONE) ## Clients that leave at every stage of a handshake, 10,000 times.
 	ABORT_CYCLES=10000 $(BIN)/python -m pytest tests/gateway/test_aborts.py $(ARGS)
 
@@ -86,7 +91,7 @@ test-image: $(INSTALL_DONE) ## The Dockerfile's own commands, one by one in an e
 
 test-net: $(INSTALL_DONE) ## Calls between network namespaces: NATs, TURN, a bad line (root, iptables, coturn).
 	$(BIN)/python -m pytest -m "slow or not slow" tests/net tests/loadtest/test_bench_impaired.py \
-	tests/browser/test_page_behind_nat.py tests/browser/test_network_change.py $(ARGS)
+	tests/browser/test_page_behind_nat.py tests/browser/test_network_change.py tests/browser/test_bad_line.py $(ARGS)
 
 test-postgres: $(INSTALL_DONE) ## The call history on PostgreSQL; its server must be installed.
 	$(BIN)/python -m pytest -m slow tests/voice_agent/history $(ARGS)

@@ -7,7 +7,8 @@
 //         door (a socket is refused, one call having been taken: option key),
 //         resume (the connection is killed from outside during a reply: option fails, so many attempts to
 //         come back fail first), resume-late (it comes back too late),
-//         denied, lost, sound (muting, holding to talk, typing, volume), ops (somebody is on the line), ops-key
+//         line (what the browser's own statistics say of the agent's sound: options learn_s, then
+//         seconds), denied, lost, sound (muting, holding to talk, typing, volume), ops (somebody is on the line), ops-key
 
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
@@ -359,6 +360,25 @@ const scenes = {
     await state("ended");
     saw.ended = await status();
   },
+  line: async () => {
+    await page.click("#talk");
+    await state("listening", "hearing", "thinking", "speaking");
+    await page.waitForTimeout(1000 * o.learn_s);
+    const counts = () => page.evaluate(async () => {
+      for (const stat of (await window.connection.getStats()).values()) {
+        if (stat.type === "inbound-rtp" && stat.kind === "audio") return stat;
+      }
+      return null;
+    });
+    const before = await counts();
+    await page.waitForTimeout(1000 * o.seconds);
+    const after = await counts();
+    saw.line = Object.fromEntries(Object.entries(after)
+      .filter(([name, value]) => typeof value === "number" && typeof before[name] === "number")
+      .map(([name, value]) => [name, value - before[name]]));
+    await page.click("#talk");
+    await state("ended");
+  },
   "resume-late": async () => {
     await page.route("**/rtc/resume", (route) => route.abort());
     await page.click("#talk");
@@ -395,6 +415,17 @@ try {
         new MutationObserver(() => window.statuses.push(line.textContent)).observe(line, { childList: true });
       });
     }, o.webrtc);
+  }
+  if (o.scene === "line") {
+    await page.addInitScript(() => {
+      const Connection = window.RTCPeerConnection;
+      window.RTCPeerConnection = class extends Connection {
+        constructor(...given) {
+          super(...given);
+          window.connection = this;
+        }
+      };
+    });
   }
   if (o.scene === "sound") {
     await page.addInitScript(() => { // what leaves: messages to the server, and the microphone in use

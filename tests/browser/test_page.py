@@ -209,6 +209,7 @@ def test_the_operator_sees_who_is_on_the_line_and_hangs_up(
 ) -> None:
     async def talk(url: str) -> int | None:
         async with websockets.connect(f"ws{url[4:]}/v1/realtime?model=other") as socket:
+            await socket.recv()
             (live,) = server.gateway.live
             live.kept_s = lambda: 21.0
             queue = asyncio.create_task(wait(url))
