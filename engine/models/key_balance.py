@@ -73,6 +73,6 @@ class BalancedKeys:
 
 def _factors(size: Tensor) -> Tensor:
     """[heads, d] of typical numbers -> powers of two [heads, d], one for each rotary pair."""
-    pairs = size.unflatten(-1, (-1, 2)).norm(dim=-1)
+    pairs = size.view(len(size), -1, 2).norm(dim=-1)
     exponent = (_SHARE * torch.log2((pairs / _USUAL).clamp(min=1.0))).round()
     return torch.exp2(exponent).repeat_interleave(2, -1)

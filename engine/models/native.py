@@ -42,11 +42,11 @@ class NativeForward:
         c, self._int8 = model.config, model.kv_int8
         blocks = cache.view(c.layers, n_blocks, c.kv_heads, -1)
         if self._int8:
-            self._pieces = blocks.unflatten(-1, (block_size // LANES, -1))
+            self._pieces = torch.unflatten(blocks, -1, (block_size // LANES, -1))
         else:
             keys, values = blocks.view(torch.half).chunk(2, -1)
-            self._keys = keys.unflatten(-1, (c.head_dim, block_size))
-            self._values = values.unflatten(-1, (block_size, c.head_dim))
+            self._keys = torch.unflatten(keys, -1, (c.head_dim, block_size))
+            self._values = torch.unflatten(values, -1, (block_size, c.head_dim))
         bits = 8 if self._int8 else 16
         cache = cache.view(c.layers, n_blocks, -1)
         self._decoder = Decoder(model.weights, cache, block_size, bits, model.threads)
@@ -80,11 +80,12 @@ def _parts(pieces: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """uint8 [..., bytes of 16 positions] -> keys [..., d / 4, 16, 4], values [..., 4, d, 4], scales
     [..., 2, 16]."""
     n_codes = (pieces.shape[-1] - SCALE_BYTES) // 2
-    keys, values, scales = pieces.split((n_codes, n_codes, SCALE_BYTES), -1)
+    keys, values = pieces[..., :n_codes], pieces[..., n_codes : 2 * n_codes]
+    scales = pieces[..., 2 * n_codes :].view(torch.float32)
     return (
-        keys.unflatten(-1, (-1, LANES, 4)),
-        values.unflatten(-1, (4, -1, 4)),
-        scales.unflatten(-1, (2, LANES, 4)).view(torch.float32).squeeze(-1),
+        torch.unflatten(keys, -1, (-1, LANES, 4)),
+        torch.unflatten(values, -1, (4, -1, 4)),
+        torch.unflatten(scales, -1, (2, LANES)),
     )
 
 
