@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 
 import httpx
 import pytest
+import websockets
 
 from gateway.patience import Crowd
 from tests.support.fake_call import FakeStack
@@ -134,3 +136,25 @@ def test_counting() -> None:
         crowd.leave(address)
     assert len(crowd) == 0
     assert not crowd._by_address
+
+
+async def test_a_websocket_that_shows_no_sign_of_life_ends_and_its_call_with_it() -> None:
+    asked = (
+        b"GET /v1/realtime?model=default HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: Upgrade\r\n"
+        b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\n\r\n"
+    )
+    stack = FakeStack()
+    signs = {"ws_ping_interval": 0.1, "ws_ping_timeout": 0.1}
+    async with serving(stack, serve=signs) as server:
+        url = f"{server.ws}/v1/realtime?model=default"
+        async with websockets.connect(url) as lively:
+            reader, writer = await connect(server)
+            writer.write(asked % (server.port, base64.b64encode(bytes(16))))
+            got = await until_closed(reader)  # the pings in it are never answered
+            writer.close()
+            assert got.startswith(b"HTTP/1.1 101")
+            async with asyncio.timeout(10):
+                while sum(call.ended is not None for call in stack.calls) < 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert [call.ended for call in stack.calls].count(None) == 1
+            await asyncio.wait_for(await lively.ping(), 10)
