@@ -13,10 +13,11 @@ from collections.abc import Callable
 import numpy as np
 
 from .clock import Clock
-from .endpointing import Edge, Endpointer
+from .endpointing import Edge, EdgeKind, Endpointer
 from .stt.streaming import PRE_ROLL_MS, Utterance
 from .types import IN_FRAME, IN_RATE, SILENT_IN, Frame, FrameFlag, Pcm16, PcmF32
 from .vad import WINDOW, VadService, VadWindow
+from .voice_level import VoiceLevel
 
 SMART_TURN_S = 8
 INBOX_FRAMES = 500  # 10 s; full means the caller sends faster than we hear, and the oldest goes
@@ -58,6 +59,7 @@ class Ear:
         self._loudest = 0.0  # mean square of the loudest window of the speech being heard
         self._spoken = 0.0  # that of the speech heard last
         self._usual_db: float | None = None  # of the caller's turns
+        self._level = VoiceLevel()  # of the speech being heard
 
     @property
     def now_ms(self) -> int:
@@ -124,6 +126,9 @@ class Ear:
             prob = min(window.prob, FADED_PROB) if self._has_faded(window) else window.prob
             edges = self.endpointer.on_window(prob, window.end_sample, concealed=window.concealed)
             for edge in edges:
+                if edge.kind is EdgeKind.PAUSE:
+                    since = (edge.at_sample - edge.sample) // WINDOW
+                    self.endpointer.set_fall(self._level.fall_db(since))
                 self._on_edge(edge)
             self._on_window(window)
 
@@ -133,8 +138,10 @@ class Ear:
         power = window.power * (1 << 30)  # of int16 samples
         if not self.endpointer.in_speech:
             self._loudest = power
+            self._level.clear()
             return False
         self._loudest = self._spoken = max(self._loudest, power)
+        self._level.hear(power)
         return power < self._loudest * 10 ** (-FADE_DB / 10)
 
     @property

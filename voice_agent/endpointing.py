@@ -4,16 +4,19 @@ All positions are samples of the caller's media at 16 kHz. No clock, no model, n
 estimates go in, edges come out. States: silent -> speaking -> paused -> (speaking | silent).
 
     ENDED is decided at   last voiced sample + silence time-out
-    the time-out is       limit * (min_silence / limit) ** w,   w linear in log-odds of "complete"
+    the time-out is       min_silence * (limit / min_silence) ** d,   d the doubt, 0 to 1
     limit is              sentence_ms if the words read as finished, else max_silence_ms
 
-so a turn that sounds complete ends after `min_silence_ms`, one that does not waits up to its limit,
-and anything between is on a continuous curve. The log-odds are those of the end-of-turn model
-(`prior` without it) plus evidence of the words: their cue, and what the language model that is to
-answer them makes of them (`voice_agent.end_of_utterance`). Its word is worth more than a full stop
-of the recogniser's, so with it there is no `sentence_ms`. Two things lengthen a time-out: this
-caller's own pauses (a moving average of those that were not the end), and an answer that is still
-being prepared, because the floor is worth nothing to us before there is something to say.
+so a turn that sounds complete ends after `min_silence_ms`, one that does not waits up to its
+limit, and anything between is on a continuous curve. Doubt falls with the log-odds of "complete",
+and a little of it is worth much of the wait: few pauses inside a turn are under 0.4 s, most are
+under 0.9, so that is where waiting helps. The log-odds are those of the end-of-turn model (`prior`
+without it), how far the voice has sunk (`voice_agent.voice_level`), and evidence of the words:
+their cue, and what the language model that is to answer them makes of them
+(`voice_agent.end_of_utterance`). Its word is worth more than a full stop of the recogniser's, so
+with it there is no `sentence_ms`. Two things lengthen a time-out: this caller's own pauses (a
+moving average of those that were not the end), and an answer that is still being prepared, because
+the floor is worth nothing to us before there is something to say.
 """
 
 from __future__ import annotations
@@ -27,9 +30,13 @@ from .languages.en.cues import completion_cue
 from .types import IN_RATE
 
 _PER_MS = IN_RATE // 1000
-SURELY_NOT, SURELY = -0.5, 2.5  # log-odds beyond these are worth no finer distinction
+SURELY_NOT, SURELY = -1.5, 2.0  # log-odds beyond these are worth no finer distinction
+STEEP = 80.0  # how much of a wait a little doubt is worth
 USUAL = 1.0  # log-odds of the language model that neither lengthen nor shorten a time-out
 SOUND = 0.5  # weight of the end-of-turn model beside it: beginnings may fall like ends
+GUESSED = 0.5  # weight of the words' cue beside it: it reads them as well
+USUAL_FALL_DB = 6.0  # of a voice at its end
+LEAST_FALL_DB, MOST_FALL_DB = 3.0, 9.0  # what it may tell: some voices hardly sink
 OWN_PAUSE_STRETCH = 1.4  # the time-out is never below this many of the caller's usual pauses
 OWN_PAUSE_WEIGHT = 0.3  # of the newest pause in their moving average
 
@@ -45,7 +52,8 @@ class TurnTaking:
     that the turn stays open while we could say nothing anyway; it ends with the answer's first
     sound. prior: P(complete) when nothing is known yet. cue_weight: log-odds that a full-strength
     cue of the words adds. model_weight: of the language model's log-odds that the words are whole;
-    0: it is not heeded. concealed_ms: a run of concealed audio longer than this counts as
+    0: it is not heeded. fall_weight: log-odds of each dB that the voice sinks further than voices
+    usually do at an end. concealed_ms: a run of concealed audio longer than this counts as
     silence, so that a lost network ends a turn. continuation_ms: how long after the end the
     caller's next words still belong to it; max_revisions: how often a turn may go on before nothing
     is thought early for it and its end is final (both used by the turn machine).
@@ -63,6 +71,7 @@ class TurnTaking:
     prior: float = 0.7
     cue_weight: float = 2.5
     model_weight: float = 1.0
+    fall_weight: float = 0.4
     concealed_ms: int = 1000
     continuation_ms: int = 1500
     max_revisions: int = 8
@@ -86,15 +95,17 @@ class TurnTaking:
 
         finished: the words read as a finished sentence.
         """
-        w = min(1.0, max(0.0, (_log_odds(p_complete) - SURELY_NOT) / (SURELY - SURELY_NOT)))
+        lacking = (SURELY - _log_odds(p_complete, 1e-6)) / (SURELY - SURELY_NOT)
+        doubt = math.log1p(STEEP * min(1.0, max(0.0, lacking))) / math.log1p(STEEP)
         limit = float(self.max_silence_ms)
         if finished:
             limit = min(limit, max(self.sentence_ms, self.min_silence_ms))
-        return limit * math.pow(self.min_silence_ms / limit, w)
+        return self.min_silence_ms * math.pow(limit / self.min_silence_ms, doubt)
 
 
-def _log_odds(p: float) -> float:
-    p = min(1.0 - 1e-6, max(1e-6, p))
+def _log_odds(p: float, least: float = 0.01) -> float:
+    """Nearer than `least` to 0 or 1 a probability tells no more."""
+    p = min(1.0 - least, max(least, p))
     return math.log(p / (1.0 - p))
 
 
@@ -163,6 +174,7 @@ class Endpointer:
         self._silence = 0  # samples of silence since the last voiced one, concealed ones apart
         self._concealed = 0
         self._p: float | None = None
+        self._fall: float | None = None
         self._evidence = 0.0
         self._model: float | None = None
         self._preparing = False
@@ -197,9 +209,14 @@ class Endpointer:
         """The current estimate, evidence of the words included."""
         config = self._config
         log_odds = _log_odds(config.prior if self._p is None else self._p)
+        cue = config.cue_weight * self._evidence
         if self._model is not None:
             log_odds = SOUND * log_odds + config.model_weight * (self._model - USUAL)
-        log_odds += config.cue_weight * self._evidence
+            cue *= GUESSED
+        log_odds += cue
+        if self._fall is not None:
+            fall = min(MOST_FALL_DB, max(LEAST_FALL_DB, self._fall))
+            log_odds += config.fall_weight * (fall - USUAL_FALL_DB)
         return 1.0 / (1.0 + math.exp(-log_odds))
 
     @property
@@ -218,6 +235,11 @@ class Endpointer:
         if not 0.0 <= p <= 1.0:
             raise ValueError("a probability lies between 0 and 1")
         self._p = p
+
+    def set_fall(self, db: float | None) -> None:
+        """How far the voice has sunk at the current pause (None: not known). Forgotten on
+        RESUMED."""
+        self._fall = db
 
     def set_evidence(self, transcript: str) -> None:
         """The words so far; a dangling "and" lengthens the pause, a finished question shortens
@@ -321,6 +343,7 @@ class Endpointer:
     def _new_pause(self) -> None:
         self._silence = 0
         self._p = None
+        self._fall = None
         self._evidence = 0.0
         self._model = None
         self._preparing = False

@@ -330,6 +330,7 @@ class Scene:
         options: dict[str, Any] = {"name": "test", "instructions": "Be brief.", **agent}
         levels_are_words = {"quieter_db": 0.0}
         options["barge_in"] = levels_are_words | options.get("barge_in", {})
+        options["turn_taking"] = {"fall_weight": 0.0} | options.get("turn_taking", {})
         self.file = AgentFile(**options)
         self.stack = Stack(
             clock=self.loop,

@@ -108,3 +108,14 @@ async def test_a_voice_is_as_loud_as_the_callers_turns_or_quieter() -> None:
     await speak(2500)
     ear.learn_voice()
     assert await speak(2500) == pytest.approx(8.0, abs=1.0), "a quiet turn counts a fifth"
+
+
+async def test_a_voice_that_sinks_is_waited_for_less_than_one_that_is_kept_up() -> None:
+    waits = []
+    for last in (8000, 2500):
+        clock, quiet = ManualClock(), voice(1.5, 3)
+        edges = await edges_of(np.concatenate([voice(1.0), voice(0.2, last), quiet]), clock)
+        ended = next(e for e in edges if e.kind is EdgeKind.ENDED)
+        waits.append((ended.at_sample - ended.sample) * 1000 / IN_RATE)
+    kept_up, sunk = waits
+    assert kept_up > 2 * sunk

@@ -68,8 +68,8 @@ def test_time_out_is_monotone_and_bounded(a: float, b: float) -> None:
         low, high = sorted((config.silence_ms(a), config.silence_ms(b)))
         assert config.min_silence_ms - 1e-6 <= low <= high <= config.max_silence_ms + 1e-6
         assert (config.silence_ms(a) - config.silence_ms(b)) * (b - a) >= -1e-6
-        if abs(a - b) < 1e-3:  # continuous: no cliff
-            assert high - low < 10
+        if abs(a - b) < 1e-3:  # continuous: no cliff, steep as it is where doubt begins
+            assert high - low < 40
 
 
 def test_a_new_estimate_may_end_the_turn_at_once() -> None:
@@ -164,6 +164,43 @@ def test_the_model_s_word_may_end_a_turn_at_once_and_is_forgotten() -> None:
     assert endpointer.timeout_ms == Endpointer(TurnTaking(prior=0.5)).timeout_ms
     with pytest.raises(ValueError, match="number"):
         endpointer.set_model(math.nan)
+
+
+def test_a_little_doubt_is_worth_half_of_the_wait() -> None:
+    config = TurnTaking()
+    sure, little, much = (config.silence_ms(1 / (1 + math.exp(-z))) for z in (2.0, 1.5, -1.5))
+    assert (round(sure), round(much)) == (280, 1400)
+    assert little > math.sqrt(sure * much)
+
+
+@given(st.floats(-20, 20), st.floats(-20, 20), st.one_of(st.none(), st.floats(-12, 12)))
+def test_a_voice_that_has_sunk_further_waits_no_longer(
+    a: float, b: float, model: float | None
+) -> None:
+    waits = []
+    for fall in sorted((a, b)):
+        endpointer = Endpointer(TurnTaking())
+        run(endpointer, speech(10) + silence(4))
+        endpointer.set_fall(fall)
+        endpointer.set_completion(0.9)
+        if model is not None:
+            endpointer.set_model(model)
+        waits.append(endpointer.timeout_ms)
+    assert waits[1] <= waits[0]
+
+
+def test_a_voice_that_is_kept_up_is_waited_for_and_then_forgotten() -> None:
+    endpointer = Endpointer(TurnTaking())
+    run(endpointer, speech(10) + silence(4))
+    endpointer.set_completion(0.9)
+    assert endpointer.timeout_ms == 280
+    endpointer.set_fall(None)  # too little voice to tell
+    assert endpointer.timeout_ms == 280
+    endpointer.set_fall(0.0)
+    assert endpointer.timeout_ms > 700
+    run(endpointer, speech(3) + silence(4), 14 * W)
+    endpointer.set_completion(0.9)
+    assert endpointer.timeout_ms == 280
 
 
 def test_a_fixed_silence_stays_fixed_whatever_the_words() -> None:

@@ -54,7 +54,8 @@ class ThenVad:
             self._k += 1
             if at_s > answers.now():
                 await answers.until(at_s)
-            windows.append(VadWindow(prob, start, start + len(pcm), concealed))
+            power = float(np.dot(pcm, pcm)) / len(pcm)
+            windows.append(VadWindow(prob, start, start + len(pcm), concealed, power))
         return windows
 
     def close(self) -> None: ...

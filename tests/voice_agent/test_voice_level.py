@@ -1,0 +1,70 @@
+"""How far a voice sinks at a pause, told from its own level and not from how loud the line is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voice_agent.voice_level import END, ENOUGH, HEARD, VoiceLevel
+
+pytestmark = pytest.mark.unit
+
+LOUD, GAP = 1e6, 1.0
+
+
+def fall(powers: list[float], since: int = 0) -> float | None:
+    level = VoiceLevel()
+    for power in powers:
+        level.hear(power)
+    return level.fall_db(since)
+
+
+def test_a_voice_that_is_kept_up_has_not_fallen() -> None:
+    assert fall([LOUD] * 30) == pytest.approx(0.0)
+
+
+def test_a_voice_that_sinks_has_fallen_by_as_much() -> None:
+    assert fall([LOUD] * 30 + [LOUD / 10] * END) == pytest.approx(10.0)
+
+
+def test_a_voice_that_rises_falls_less_than_nothing() -> None:
+    assert fall([LOUD / 4] * 30 + [LOUD] * END) == pytest.approx(-6.02, abs=0.01)
+
+
+def test_silence_within_and_after_it_is_no_part_of_a_voice() -> None:
+    whole = [LOUD] * 20 + [LOUD / 10] * END
+    parted = [LOUD] * 10 + [GAP] * 40 + [LOUD] * 10 + [LOUD / 10] * END
+    assert fall([*parted, GAP, GAP, GAP], 3) == pytest.approx(fall(whole))
+
+
+def test_what_sounds_in_the_pause_is_not_the_end_of_the_voice() -> None:
+    """A click while nobody speaks, as loud as the voice was."""
+    kept_up = [LOUD] * 30
+    assert fall([*kept_up, GAP, LOUD / 20, LOUD / 20], 3) == pytest.approx(0.0)
+
+
+def test_a_word_is_too_short_to_tell() -> None:
+    assert fall([LOUD] * (ENOUGH - 1)) is None
+    assert fall([LOUD] * ENOUGH) is not None
+    assert fall([]) is None
+    assert fall([LOUD] * 5, 9) is None
+
+
+def test_a_speech_of_its_own_begins_anew() -> None:
+    level = VoiceLevel()
+    for power in [LOUD] * 30:
+        level.hear(power)
+    level.clear()
+    assert level.fall_db(0) is None
+
+
+@given(
+    st.lists(st.floats(1e3, 1e7), min_size=ENOUGH, max_size=HEARD + 40),
+    st.floats(0.01, 100.0),
+)
+def test_a_louder_line_changes_nothing(powers: list[float], gain: float) -> None:
+    quiet, loud = fall(powers), fall([p * gain for p in powers])
+    assert (quiet is None) == (loud is None)
+    if quiet is not None:
+        assert loud == pytest.approx(quiet, abs=1e-6)
