@@ -60,9 +60,11 @@ class Runner(AtOnce):
         self.block_size = block_size
         self.max_model_len = model.max_len
         self.vocab_size = model.config.vocab_size
-        # NumPy asks for huge pages before the first touch, PyTorch does not.
-        cache = torch.from_numpy(np.zeros(n_blocks * model.block_bytes(block_size), np.uint8))
-        self._forward = model.over(cache, n_blocks, block_size)
+        # NumPy asks for huge pages before the first touch, PyTorch does not. All are touched here:
+        # what the cache may take is there before the first call, and no step waits for a page.
+        cache = np.empty(n_blocks * model.block_bytes(block_size), np.uint8)
+        cache.fill(0)
+        self._forward = model.over(torch.from_numpy(cache), n_blocks, block_size)
 
     @classmethod
     def load(
