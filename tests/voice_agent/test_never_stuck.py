@@ -433,7 +433,9 @@ def test_the_prompts_are_the_operators_and_may_be_none() -> None:
 
 def test_a_client_that_decides_when_we_speak_hears_no_prompt() -> None:
     scene = Scene("Fine.", goodbye="Bye.")
-    scene.play(lambda call: setattr(call.client, "auto_response", False), silence(80_000), tail_ms=0)
+    scene.play(
+        lambda call: setattr(call.client, "auto_response", False), silence(80_000), tail_ms=0
+    )
     assert said(scene) == ["Bye."]
 
 
