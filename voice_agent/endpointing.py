@@ -68,7 +68,7 @@ class TurnTaking:
     sentence_ms: int = 760
     max_silence_ms: int = 1400
     prepare_ms: int = 600
-    prior: float = 0.7
+    prior: float = 0.83
     cue_weight: float = 2.5
     model_weight: float = 1.0
     fall_weight: float = 0.4
@@ -111,11 +111,11 @@ def _log_odds(p: float, least: float = 0.01) -> float:
 
 PRESETS: dict[str, TurnTaking] = {
     "quick": TurnTaking(
-        min_silence_ms=220, sentence_ms=560, max_silence_ms=1000, prepare_ms=450, prior=0.75
+        min_silence_ms=220, sentence_ms=560, max_silence_ms=1000, prepare_ms=450, prior=0.85
     ),
     "balanced": TurnTaking(),
     "patient": TurnTaking(
-        min_silence_ms=510, sentence_ms=1200, max_silence_ms=2200, prepare_ms=900, prior=0.6
+        min_silence_ms=510, sentence_ms=1200, max_silence_ms=2200, prepare_ms=900, prior=0.75
     ),
 }
 

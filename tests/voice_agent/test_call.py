@@ -125,7 +125,7 @@ def test_mm_hm_does_not_stop_us_and_is_not_a_turn() -> None:
 def test_going_on_before_a_word_was_heard_reopens_the_message() -> None:
     scene = Scene("Fine.")
     scene.thinker.first_s = 1.2  # a slow model: the caller goes on first
-    scene.play(silence(300), say("tell me"), silence(1200), say("more please"))
+    scene.play(silence(300), say("tell me"), silence(1100), say("more please"))
     assert len(scene.of(TurnReopened)) == 1
     assert [e.text for e in scene.of(TurnCommitted)] == ["tell me", "tell me more please"]
     assert scene.history == [("user", "tell me more please"), ("assistant", "Fine.")]

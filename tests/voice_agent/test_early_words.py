@@ -176,7 +176,7 @@ def test_what_was_not_heard_is_freed_at_once() -> None:
 def test_going_on_before_a_word_was_heard_keeps_what_was_said() -> None:
     scene = scripted("Fine.")
     scene.speaker.delay_s = 1.5  # a slow voice: the caller goes on first
-    scene.play(silence(300), say(SENTENCE), silence(1250), say("tell me more please"), tail_ms=6000)
+    scene.play(silence(300), say(SENTENCE), silence(1100), say("tell me more please"), tail_ms=6000)
     assert len(scene.of(TurnReopened)) == 1
     joined = f"{SENTENCE} tell me more please"
     assert [e.text for e in scene.of(TurnCommitted)] == [SENTENCE, joined]

@@ -95,7 +95,7 @@ def test_a_turn_that_is_clearly_over_does_not_wait_for_it() -> None:
 
 def test_what_it_says_of_an_earlier_pause_is_nothing_now() -> None:
     """The answer for "what is the" comes when the whole sentence is being judged."""
-    thinker = Reader(WHOLE, after_s=1.2)
+    thinker = Reader(WHOLE, after_s=0.9)
     scene = Scene("", thinker=thinker)
     scene.play(silence(300), say("what is the"), silence(300), say("time please"), silence(2500))
     assert [e.text for e in scene.of(TurnCommitted)] == ["what is the time please"]

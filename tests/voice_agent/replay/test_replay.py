@@ -56,7 +56,7 @@ def test_a_call_with_a_barge_in_decides_the_same_again(tmp_path: Path) -> None:
     scene, recorded = record(
         silence(900),
         say("what is the time"),
-        silence(1300),
+        silence(1100),
         cough(150),
         silence(1500),
         say("tell me more"),
