@@ -2,7 +2,6 @@
 // `shifted`, an fp16 shift. See spec.py for the layout. x is rounded to 8 bits in the same groups.
 #pragma once
 #include <algorithm>
-#include <type_traits>
 #include "../native/simd.h"
 
 namespace linear_group {
@@ -65,45 +64,6 @@ inline void round_row(const float* x, int n_in, int row, const Rounded& to) {
 
 enum class Into { store, add };
 
-// Codes of the last 16 inputs of a group come times 2^SCALED.
-template <int BITS>
-constexpr int SCALED = BITS == 4 ? simd::HIGH : BITS == 5 ? simd::HIGH_FIFTH : 0;
-
-// A group's codes: vectors of 16 outputs x 4 inputs, in `first` of inputs 4 j to 4 j + 3, in `last` of
-// inputs 16 + 4 j to 16 + 4 j + 3. Reads line by line, and asks for the line that is `ahead` bytes on.
-template <int BITS>
-inline void unpack(const uint8_t* p, int ahead, simd::Codes (&first)[4][PARTS],
-                   simd::Codes (&last)[4][PARTS]) {
-  using namespace simd;
-  auto next = [&]() __attribute__((always_inline)) {
-    ask(p + ahead);
-    const Codes line = codes(p);
-    p += 64;
-    return line;
-  };
-  Codes more[PARTS];
-  if constexpr (BITS == 5)
-    for (int t = 0; t < PARTS; ++t) more[t] = next();
-  auto vectors = [&](auto place) __attribute__((always_inline)) {
-    constexpr int J = decltype(place)::value;
-    for (int t = 0; t < PARTS; ++t) {
-      const Codes v = next();
-      if constexpr (BITS == 8) first[J][t] = v;
-      if constexpr (BITS == 4) first[J][t] = low(v), last[J][t] = high(v);
-      if constexpr (BITS == 5) {
-        const Codes bits = fifths<J>(more[t]);
-        first[J][t] = low(v, bits), last[J][t] = high(v, bits);
-      }
-    }
-    if constexpr (BITS == 8)
-      for (int t = 0; t < PARTS; ++t) last[J][t] = next();
-  };
-  vectors(std::integral_constant<int, 0>{});
-  vectors(std::integral_constant<int, 1>{});
-  vectors(std::integral_constant<int, 2>{});
-  vectors(std::integral_constant<int, 3>{});
-}
-
 // 16 outputs of one row, into y + out.
 inline void put(simd::F value, int out, int n_out, const float* bias, Into into, float* y) {
   using namespace simd;
@@ -127,65 +87,15 @@ inline void put(simd::F value, int out, int n_out, const float* bias, Into into,
 // loads that each stride over groups hide it. More rows compute longer than the processor looks ahead.
 constexpr int AHEAD = 256, FAR_AHEAD = 8192;
 
-// A tile for n rows, at most MANY: R, or any number where R is 0. Its weights are one straight stream.
-template <int BITS, bool SHIFTED, int R>
-__attribute__((noinline)) void rows(const Weight& w, int tile, const Rounded& x, int row, int n,
-                                    const float* bias, Into into, float* y, int64_t stride) {
-  using namespace simd;
-  constexpr int BYTES = group_bytes(BITS, SHIFTED), CODES = GROUP * TILE * BITS / 8;
-  constexpr int STEP = R > 0 ? R : 1;
-  if constexpr (R > 0) n = R;
-  const int ahead = n <= 2 ? AHEAD : FAR_AHEAD;
-  const uint8_t* at = w.data + tile * tile_bytes(w);
-  int64_t i = x.at(row, n_groups(w));
-  F acc[R > 0 ? R : MANY][PARTS];
-  for (int r = 0; r < n; ++r)
-    for (int t = 0; t < PARTS; ++t) acc[r][t] = zero();
-  for (int g = 0; g < n_groups(w); ++g, i += x.width, at += BYTES) {
-    const auto* scales = reinterpret_cast<const uint16_t*>(at + CODES);
-    Codes first[4][PARTS], last[4][PARTS];
-    unpack<BITS>(at, ahead, first, last);
-    for (int line = CODES; line < BYTES; line += 64) ask(at + ahead + line);
-    F by[PARTS], shift[PARTS];
-    for (int t = 0; t < PARTS; ++t) {
-      by[t] = half(scales + t * LANES);
-      if constexpr (SHIFTED) shift[t] = half(scales + TILE + t * LANES);
-    }
-#pragma GCC unroll 1
-    for (int r = 0; r < n; r += STEP) {
-      I one[STEP][PARTS], two[STEP][PARTS];
-#pragma GCC unroll 4
-      for (int k = 0; k < STEP; ++k) {
-        const I start = SHIFTED ? iset(0) : shifted<BITS - 1>(x.minus + i + r + k);
-        for (int t = 0; t < PARTS; ++t) one[k][t] = start, two[k][t] = iset(0);
-      }
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j)
-#pragma GCC unroll 4
-        for (int k = 0; k < STEP; ++k) {
-          const int8_t* in = x.codes + (i + r + k) * GROUP + 4 * j;
-          const Inputs a = inputs(in), b = inputs(in + LANES);
-          for (int t = 0; t < PARTS; ++t) {
-            one[k][t] = dot<BITS == 8>(one[k][t], first[j][t], a);
-            two[k][t] = dot<BITS == 8>(two[k][t], last[j][t], b);
-          }
-        }
-#pragma GCC unroll 4
-      for (int k = 0; k < STEP; ++k) {
-        const F scale = set(x.scale[i + r + k]);
-        for (int t = 0; t < PARTS; ++t) {
-          F& sum = acc[r + k][t];
-          const I whole = iadd(one[k][t], right<SCALED<BITS>>(two[k][t]));
-          sum = fma(mul(to_float(whole), scale), by[t], sum);
-          if constexpr (SHIFTED) sum = fma(shift[t], set(x.total[i + r + k]), sum);
-        }
-      }
-    }
-  }
-  for (int r = 0; r < n; ++r)
-    for (int t = 0; t < PARTS; ++t)
-      put(acc[r][t], tile * TILE + t * LANES, w.n_out, bias, into, y + (row + r) * stride);
-}
+}  // namespace linear_group
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#include "avx512.h"
+#else
+#include "avx2.h"
+#endif
+
+namespace linear_group {
 
 // Tiles [first, last) for all n rows.
 template <int BITS, bool SHIFTED>

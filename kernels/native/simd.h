@@ -59,49 +59,6 @@ inline void store_bytes(int8_t* p, I x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x));
 }
 inline Codes codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
-// Four bits of each byte, and the other four, times 2^HIGH.
-constexpr int HIGH = 4, HIGH_FIFTH = 3;
-inline Codes low(Codes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
-inline Codes high(Codes v) { return _mm512_and_si512(v, _mm512_set1_epi8(-16)); }
-// Bits 2 J and 2 J + 1 of each byte become bits 3 and 4.
-template <int J>
-inline Codes fifths(Codes v) {
-  constexpr int LEFT = J < 2 ? 3 - 2 * J : 0, RIGHT = J < 2 ? 0 : 2 * J - 3;
-  const Codes there = J < 2 ? _mm512_slli_epi16(v, LEFT) : _mm512_srli_epi16(v, RIGHT);
-  return _mm512_and_si512(there, _mm512_set1_epi8(24));
-}
-// The low half's codes end with bit 4 of `more`; the high half's, times 2^HIGH_FIFTH, begin with bit 3.
-inline Codes low(Codes v, Codes more) {
-  return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), v, more, 0xCA);
-}
-inline Codes high(Codes v, Codes more) {
-  return _mm512_ternarylogic_epi32(_mm512_set1_epi8(-16), v, more, 0xCA);
-}
-template <int BITS>
-inline I right(I x) {
-  return _mm512_srai_epi32(x, BITS);
-}
-// Each of 16 sums += 4 products of unsigned codes and the 4 signed bytes at x; exact.
-template <bool WIDE>
-inline I dot(I sum, Codes w, const int8_t* x) {
-  // GCC 12 makes it three instructions of its own intrinsics.
-  asm("vpdpbusd %2%{1to16%}, %1, %0"
-      : "+v"(sum)
-      : "v"(w), "m"(*reinterpret_cast<const int8_t(*)[4]>(x)));
-  return sum;
-}
-using Inputs = __m512i;
-inline Inputs inputs(const int8_t* four) {  // in all lanes
-  int32_t x;
-  std::memcpy(&x, four, 4);
-  return _mm512_set1_epi32(x);
-}
-// Each of 16 sums += 4 products of unsigned codes and signed inputs; exact.
-template <bool WIDE>
-inline I dot(I sum, Codes w, Inputs x) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
-  return sum;
-}
 
 inline I isub(I a, I b) { return _mm512_sub_epi32(a, b); }
 // Four small numbers, as the products below want them; store_fours makes four of them, of lanes from
@@ -112,6 +69,7 @@ inline void store_fours(Four* p, I x) {
 }
 // Each of 16 sums += 4 products, exactly: of unsigned bytes and -127 to 127,
 inline I dot(I sum, Codes w, const Four& x) {
+  // GCC 12 makes it three instructions of its own intrinsics.
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(x));
   return sum;
 }
@@ -224,56 +182,6 @@ inline void store_bytes(int8_t* p, I x) {
 inline Codes codes(const uint8_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
-}
-constexpr int HIGH = 0, HIGH_FIFTH = 0;  // products of two bytes have 16 bits
-inline Codes both(Codes v, int mask) {
-  const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
-  return {_mm256_and_si256(v.a, m), _mm256_and_si256(v.b, m)};
-}
-template <int BITS>
-inline Codes down(Codes v) {
-  return {_mm256_srli_epi16(v.a, BITS), _mm256_srli_epi16(v.b, BITS)};
-}
-inline Codes either(Codes x, Codes y) {
-  return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)};
-}
-inline Codes low(Codes v) { return both(v, 15); }
-inline Codes high(Codes v) { return both(down<4>(v), 15); }
-template <int J>
-inline Codes fifths(Codes v) {
-  if constexpr (J < 2)
-    return both({_mm256_slli_epi16(v.a, 3 - 2 * J), _mm256_slli_epi16(v.b, 3 - 2 * J)}, 24);
-  else
-    return both(down<2 * J - 3>(v), 24);
-}
-inline Codes low(Codes v, Codes more) { return either(low(v), both(more, 16)); }
-inline Codes high(Codes v, Codes more) {
-  return either(both(down<3>(v), 30), both(down<3>(more), 1));
-}
-template <int BITS>
-inline I right(I x) {
-  return {_mm256_srai_epi32(x.a, BITS), _mm256_srai_epi32(x.b, BITS)};
-}
-inline __m256i dot_narrow(__m256i w, __m256i x) {  // codes below 64: pairs fit in 16 bits
-  return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1));
-}
-inline __m256i dot_wide(__m256i w, __m256i x) {
-  const __m256i mask = _mm256_set1_epi8(15);
-  const __m256i below = dot_narrow(_mm256_and_si256(w, mask), x);
-  const __m256i above = dot_narrow(_mm256_and_si256(_mm256_srli_epi16(w, 4), mask), x);
-  return _mm256_add_epi32(below, _mm256_slli_epi32(above, 4));
-}
-using Inputs = __m256i;
-inline Inputs inputs(const int8_t* four) {
-  int32_t x;
-  std::memcpy(&x, four, 4);
-  return _mm256_set1_epi32(x);
-}
-template <bool WIDE>
-inline I dot(I sum, Codes w, Inputs x) {
-  const __m256i lo = WIDE ? dot_wide(w.a, x) : dot_narrow(w.a, x);
-  const __m256i hi = WIDE ? dot_wide(w.b, x) : dot_narrow(w.b, x);
-  return {_mm256_add_epi32(sum.a, lo), _mm256_add_epi32(sum.b, hi)};
 }
 
 inline I isub(I x, I y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }

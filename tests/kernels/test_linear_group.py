@@ -72,6 +72,18 @@ def test_bit_identical_alone_in_every_batch_and_on_every_level(bits: int, shifte
             assert torch.equal(linear(x[-n:]), full[-n:]), n
 
 
+@pytest.mark.parametrize(("bits", "shifted"), FORMATS)
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_largest_sums_are_exact(library: ctypes.CDLL, n: int, bits: int, shifted: bool) -> None:
+    """Every code at its largest and every input at 127 or -127: sums of 16 bits must hold them."""
+    w = codes(64, 40, bits, shifted)
+    w.codes.fill_(2**bits - 1)
+    x = torch.full((n, 64), 3.0)
+    x[:, 32:] = -2.0
+    got, want = PackedLinear(w, Arena(library))(x), linear_group(x, w)
+    assert ((got - want).norm(dim=1) <= 1e-5 * want.norm(dim=1)).all()
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 def test_bit_identical_with_any_number_of_threads(library: ctypes.CDLL, threads: int) -> None:
     """Loops follow each other faster than workers come, or after they have gone to sleep."""
