@@ -322,12 +322,26 @@ def test_npm_openai_over_wss(
     table.versions[NPM] = version("openai")
     with tls_proxy(real_server.port, tmp_path) as proxy:
         saw = drive(
-            node, "npm_openai.mjs", {"port": proxy.port, "key": "local", "greets": True},
+            node, "npm_openai.mjs", {
+                "port": proxy.port, "key": "local", "greets": True,
+                "question": raw(tmp_path, "ps_goforward"),
+            },
             NODE_EXTRA_CA_CERTS=str(proxy.certificate),
         )  # fmt: skip
     with table.feature(NPM, "session.update: instructions, tools, pcmu"):
         assert saw["updated"]["audio"]["output"]["format"] == {"type": "audio/pcmu"}
         assert saw["updated"]["tools"][0]["name"] == "look_up_price"
+    with table.feature(NPM, "spoken turn: speech marks, transcript, answer aloud"):
+        assert "meters" in saw["heard"].lower()
+        assert saw["answered"]["status"] in ("completed", "incomplete")  # or 60 tokens long
+        assert saw["answered"]["output"][0]["content"][0]["transcript"].strip()
+    with table.feature(NPM, "truncate cuts text and history"):
+        assert saw["truncated"]["audio_end_ms"] <= 200
+        said = saw["spoken"]["output"][0]["content"][0]["transcript"]
+        assert said.startswith(saw["left"])
+        assert len(saw["left"].split()) <= 2 < len(said.split())  # 0.2 s of speech
+    with table.feature(NPM, "response.cancel"):
+        assert saw["cancelled"]["status"] == "cancelled"
     with table.feature(NPM, "typed message answered aloud in pcmu"):
         assert saw["spoken"]["status"] == "completed"
         assert saw["telephone_bytes"] > 2000
