@@ -9,8 +9,7 @@ from kernels.kv_write import reference, triton
 
 pytestmark = pytest.mark.interp
 
-
-@pytest.mark.parametrize(
+shapes = pytest.mark.parametrize(
     ("n", "kv_heads", "d", "block", "dtype"),
     [
         (1, 1, 64, 16, torch.float16),
@@ -20,6 +19,9 @@ pytestmark = pytest.mark.interp
         (0, 1, 64, 16, torch.float32),
     ],
 )
+
+
+@shapes
 def test_matches_the_reference(
     n: int, kv_heads: int, d: int, block: int, dtype: torch.dtype
 ) -> None:
@@ -38,16 +40,7 @@ def test_matches_the_reference(
     assert int(torch.isfinite(layers).sum()) == stored * 2 * kv_heads * d
 
 
-@pytest.mark.parametrize(
-    ("n", "kv_heads", "d", "block", "dtype"),
-    [
-        (1, 1, 64, 16, torch.float16),
-        (19, 2, 80, 32, torch.float32),
-        (8, 1, 128, 16, torch.bfloat16),
-        (3, 3, 33, 16, torch.float32),
-        (0, 1, 64, 16, torch.float32),
-    ],
-)
+@shapes
 def test_codes_and_scales_are_the_references(
     n: int, kv_heads: int, d: int, block: int, dtype: torch.dtype
 ) -> None:
