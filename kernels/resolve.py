@@ -22,19 +22,20 @@ from kernels import cuda_build, tuning
 
 log = logging.getLogger(__name__)
 
-_Usable: TypeAlias = Callable[[str], bool]
+_Usable: TypeAlias = Callable[[str, str], bool]
+"""(device, class of shapes or "") -> whether it can be used."""
 _chosen: dict[tuple[str, str], str] = {}
 
 
-def _always(device: str) -> bool:
+def _always(device: str, shape: str) -> bool:
     return True
 
 
-def _cpu_with_fbgemm(device: str) -> bool:
+def _cpu_with_fbgemm(device: str, shape: str) -> bool:
     return device == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines
 
 
-def _triton(device: str) -> bool:
+def _triton(device: str, shape: str) -> bool:
     """On an NVIDIA GPU; on the CPU only where Triton was told to interpret its kernels."""
     if device == "cpu":
         return interpreting() and importlib.util.find_spec("triton") is not None
@@ -57,15 +58,16 @@ def _no_triton() -> str:
 def _cuda_for(op: str) -> _Usable:
     """CUDA C++ for an operation: where the device's tuning file says that it won, and it loads."""
 
-    def usable(device: str) -> bool:
+    def usable(device: str, shape: str) -> bool:
         if device != "cuda" or not torch.cuda.is_available():
             return False
-        if tuning.implementation(op, torch.device(device)) != "cuda":
+        if tuning.implementation(op, torch.device(device), shape) != "cuda":
             return False
         try:
             cuda_build.library()
         except cuda_build.CudaUnavailable as why:
-            log.warning("kernel %s: CUDA C++ is faster on this GPU but not to be had: %s", op, why)
+            place = tuning.place(op, shape)
+            log.warning("kernel %s: CUDA C++ is faster here but not to be had: %s", place, why)
             return False
         return True
 
@@ -78,7 +80,7 @@ _GPU: tuple[tuple[str, _Usable], ...] = (("triton", _triton), _REFERENCE)
 _CANDIDATES: dict[str, tuple[tuple[str, _Usable], ...]] = {
     "kv_copy": _GPU,
     "kv_write": _GPU,
-    "linear_group": _GPU,
+    "linear_group": (("cuda", _cuda_for("linear_group")), *_GPU),
     "linear_w8": (("fbgemm", _cpu_with_fbgemm), _REFERENCE),
     "logits_mask": _GPU,
     "paged_attention": (_REFERENCE,),
@@ -115,30 +117,35 @@ def resolve(op: str, device: str | torch.device = "cpu") -> Any:
     return getattr(module_for(op, device), op)
 
 
-def module_for(op: str, device: str | torch.device = "cpu", **given: Any) -> ModuleType:
+def module_for(
+    op: str, device: str | torch.device = "cpu", shape: str = "", **given: Any
+) -> ModuleType:
     """Where that callable is, with what belongs to it (`decode_workspace`).
 
+    shape: a class of shapes (as in `kernels.tuning`) for operations that choose for each of them.
     given: what it will be called with, if the caller knows: a module whose `takes` refuses that is
     passed over.
     """
-    return _module(op, torch.device(device).type, tuple(sorted(given.items())))
+    return _module(op, torch.device(device).type, shape, tuple(sorted(given.items())))
 
 
 def chosen() -> dict[tuple[str, str], str]:
-    """What was resolved so far: (operation, device) -> the module's name ("triton")."""
+    """What was resolved so far: (operation, or operation and class of shapes, device) -> the
+    module's name ("triton")."""
     return dict(_chosen)
 
 
 @cache
-def _module(op: str, device: str, given: tuple[tuple[str, Any], ...]) -> ModuleType:
+def _module(op: str, device: str, shape: str, given: tuple[tuple[str, Any], ...]) -> ModuleType:
+    place = tuning.place(op, shape)
     for name, usable in _CANDIDATES[op]:
-        if usable(device):
+        if usable(device, shape):
             module = importlib.import_module(f"kernels.{_FOLDERS.get(op, op)}.{name}")
             if given and hasattr(module, "takes") and not module.takes(**dict(given)):
                 asked = ", ".join(f"{key} {value}" for key, value in given)
-                log.info("kernel %s on %s: %s does not take %s", op, device, name, asked)
+                log.info("kernel %s on %s: %s does not take %s", place, device, name, asked)
                 continue
-            log.info("kernel %s on %s: %s", op, device, name)
-            _chosen[op, device] = name
+            log.info("kernel %s on %s: %s", place, device, name)
+            _chosen[place, device] = name
             return module
     raise AssertionError(f"{op} has no reference")

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.models.weights import WeightSource
-from kernels.linear_group.gpu import GpuCodes, pack
+from kernels.linear_group import cuda
+from kernels.linear_group.gpu import GpuCodes, pack, shape_class
 from kernels.linear_group.spec import GROUP, Codes
-from kernels.resolve import resolve
+from kernels.resolve import module_for, resolve
 
 GpuQuant = Literal["dense", "w8", "w4"]
 """dense: of the activations' type. w8, w4: codes as the file has them; where it has none, rounded
@@ -62,32 +63,63 @@ class DenseProjection:
 
 
 class CodesProjection:
-    """On our own product; weights of several formats lie on top of each other as several."""
+    """On our own product; weights of several formats lie on top of each other as several.
+
+    Where the device's tuning file names CUDA C++ for a class of few rows, the weight is kept a
+    second time, in its order.
+    """
 
     def __init__(self, weights: Sequence[GpuCodes], bias: Tensor | None = None) -> None:
         """bias: of all outputs, [n_out]."""
-        device = weights[0].data.device
         biases: Sequence[Tensor | None] = [None] * len(weights)
         if bias is not None:
             biases = torch.split(bias, [weight.n_out for weight in weights])
-        self._parts = list(zip(weights, biases, strict=True))
-        self._multiply: Any = resolve("linear_group", device)
+        self._parts = [_Part(*part) for part in zip(weights, biases, strict=True)]
 
     @property
     def n_bytes(self) -> int:
-        return sum(weight.n_bytes for weight, _ in self._parts)
+        return sum(part.weight.n_bytes for part in self._parts)
 
     def __call__(self, x: Tensor) -> Tensor:
-        n_out = sum(weight.n_out for weight, _ in self._parts)
+        n_out = sum(part.weight.n_out for part in self._parts)
         out = torch.empty(x.shape[0], n_out, dtype=x.dtype, device=x.device)
         self.into(out, x)
         return out
 
     def into(self, out: Tensor, x: Tensor) -> None:
         first = 0
-        for weight, bias in self._parts:
-            self._multiply(x, weight, bias, out[:, first : first + weight.n_out])
-            first += weight.n_out
+        for part in self._parts:
+            last = first + part.weight.n_out
+            part.into(out[:, first:last], x)
+            first = last
+
+
+class _Part:
+    """A weight of one format, and what multiplies with it for each class of rows."""
+
+    def __init__(self, weight: GpuCodes, bias: Tensor | None) -> None:
+        self.weight = weight
+        self._bias = bias
+        device = weight.data.device
+        self._multiply: Any = resolve("linear_group", device)
+        self._in_cuda = frozenset(n for n in range(1, cuda.MAX_ROWS + 1) if _in_cuda(weight, n))
+        if self._in_cuda:
+            self._packed = cuda.pack(weight.codes())
+            self._wide_bias = None if bias is None else bias.float()
+            self._work = cuda.workspace(weight.n_in, device)
+
+    def into(self, out: Tensor, x: Tensor) -> None:
+        if x.shape[0] in self._in_cuda:
+            cuda.linear_group(x, self._packed, self._wide_bias, out=out, work=self._work)
+        else:
+            self._multiply(x, self.weight, self._bias, out)
+
+
+def _in_cuda(weight: GpuCodes, n: int) -> bool:
+    """Whether n rows are multiplied by the CUDA C++ kernels."""
+    shape, shifted = shape_class(weight.bits, n), weight.shift is not None
+    found = module_for("linear_group", weight.data.device, shape, bits=weight.bits, shifted=shifted)
+    return found is cuda
 
 
 def make_projection(

@@ -57,11 +57,16 @@ class PackedWeight:
         return PackedWeight(self.data.to(device), self.bits, self.shifted, self.n_in, self.n_out)
 
 
+def takes(bits: int, shifted: bool) -> bool:
+    """Whether there are kernels for such codes."""
+    return (bits, shifted) in FORMATS
+
+
 def pack(w: Codes) -> PackedWeight:
     """The kernels' layout of a weight, on its device. Raises ValueError for other formats."""
     n_out, n_in = w.codes.shape
     shifted = w.shift is not None
-    if (w.bits, shifted) not in FORMATS:
+    if not takes(w.bits, shifted):
         raise ValueError(f"no CUDA kernel for {w.bits} bits, shifted={shifted}")
     if n_in % GROUP:
         raise ValueError(f"n_in must be a multiple of {GROUP}, it is {n_in}")

@@ -59,6 +59,11 @@ class GpuCodes:
         return self.codes().dense().to(dtype)
 
 
+def shape_class(bits: int, n: int) -> str:
+    """A product with n rows in `kernels.tuning`: "w4x16" up to 16 rows, "w4x32", or "w4x64"."""
+    return f"w{bits}x{16 if n <= 16 else 32 if n <= 32 else 64}"
+
+
 def pack(w: Codes, device: torch.device | str) -> GpuCodes:
     """Raises ValueError unless n_in is a multiple of 32 and a code has 4, 5 or 8 bits."""
     n_out, n_in = w.codes.shape

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels import tuning
 from kernels.call import KernelCall
-from kernels.linear_group.gpu import GpuCodes
+from kernels.linear_group.gpu import GpuCodes, shape_class
 from kernels.linear_group.spec import GROUP
 
 _GROUP = tl.constexpr(GROUP)
@@ -104,7 +104,7 @@ def _tiles(n: int, w: GpuCodes) -> tuning.Launch:
         outputs, groups, waves, warps, stages = 32, 4, 8, 2, 5 if rows == 16 else 4
     default = {"BLOCK_M": rows, "BLOCK_N": outputs, "GROUPS": groups, "WAVES": waves}
     default |= {"MIN_STEPS": 32 // groups, "num_warps": warps, "num_stages": stages}
-    return tuning.launch("linear_group", f"w{w.bits}x{rows}", w.data.device, default)
+    return tuning.launch("linear_group", shape_class(w.bits, n), w.data.device, default)
 
 
 @cache

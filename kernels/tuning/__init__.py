@@ -6,9 +6,10 @@ this file (`sm_90.json`), where there is one, replaces some of them:
     {"linear_group": {"decode": {"BLOCK_N": 32, "num_warps": 4, "num_stages": 4}}}
 
 Beside the operations, "implementations" says which other implementation than Triton's was measured
-to be faster on this GPU; `kernels.resolve` takes that, and Triton's where nothing is said:
+to be faster on this GPU, for an operation or for one of its classes of shapes; `kernels.resolve`
+takes that, and Triton's where nothing is said:
 
-    {"implementations": {"paged_attention_decode": "cuda"}}
+    {"implementations": {"paged_attention_decode": "cuda", "linear_group w4x16": "cuda"}}
 
 The file is read once. `python -m loadtest.gpu` measures candidates and writes it.
 """
@@ -64,10 +65,16 @@ def using(table: Table) -> Iterator[None]:
         _overrides.pop()
 
 
-def implementation(op: str, device: torch.device) -> str | None:
-    """The implementation that the device's file names for an operation, if any."""
+def implementation(op: str, device: torch.device, shape: str = "") -> str | None:
+    """The implementation that the device's file names, if any: for an operation, or for exactly
+    this class of its shapes."""
     path = _HERE / f"{arch(device)}.json"
-    return _implementations(path).get(op)
+    return _implementations(path).get(place(op, shape))
+
+
+def place(op: str, shape: str = "") -> str:
+    """What an operation, or a class of its shapes, is called under IMPLEMENTATIONS."""
+    return f"{op} {shape}" if shape else op
 
 
 def read_implementations(path: Path) -> dict[str, str]:

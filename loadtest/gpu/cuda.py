@@ -1,8 +1,8 @@
 """The CUDA C++ kernels beside Triton's: right, and how fast.
 
 `kernels.resolve` takes an implementation in CUDA C++ only where the tuning file says that it won;
-this writes it there, for processes that start later. linear_group stays with Triton whatever is
-measured: its CUDA kernels want the weight in another order, and prompts want Triton's.
+this writes it there, for processes that start later. linear_group is chosen by class of shapes
+(bits and rows); it must gain more, for it keeps the weight a second time: prompts want Triton's.
 On a GPU it happens in a process of its own: a kernel that breaks there breaks no other phase.
 """
 
@@ -28,6 +28,7 @@ from torch import Tensor
 from kernels import cuda_build, tuning
 from kernels.cuda_build import Kernels
 from kernels.linear_group import cuda as linear_cuda
+from kernels.linear_group.gpu import shape_class
 from kernels.linear_group.spec import REL_ERROR
 from kernels.paged_attention_decode import cuda as decode_cuda
 from kernels.paged_attention_decode.spec import ERROR_FACTOR
@@ -40,17 +41,27 @@ from loadtest.gpu.timing import copies, median_ms
 
 MEASURE_S = 22.0
 """Of the phase's time, kept for measuring."""
-EXCHANGED = ("paged_attention_decode",)
-"""Operations that `kernels.resolve` has in CUDA C++ too."""
-GAIN, WORST = 0.97, 1.1
-"""CUDA C++ must take at most so much of Triton's time in the (geometric) mean, and in any case."""
+GAIN = {
+    "paged_attention_decode": 0.97,
+    **{
+        tuning.place("linear_group", shape_class(bits, n)): 0.9
+        for bits in (4, 8, 5)
+        for n in (1, 32)
+    },
+}
+"""What `kernels.resolve` has in CUDA C++ too: an operation, or a class of its shapes. CUDA C++ must
+take at most this share of Triton's time in the (geometric) mean."""
+WORST = 1.1
+"""And in any case at most this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """case: as every implementation is given it. prepare: its inputs as ours wants them. ours."""
+    """case: as every implementation is given it. decides: on what of GAIN. prepare: the inputs as
+    ours wants them. ours."""
 
     case: Case
+    decides: str
     prepare: Callable[[Inputs], Inputs]
     ours: Callable[[Inputs], Tensor]
     allowed: Callable[[float], float]
@@ -69,21 +80,22 @@ def contest(bench: Bench) -> Json:
         raise Skipped(str(reason)) from None
     except TimeoutError:
         raise Skipped("nvcc is still compiling") from None
-    found = {op: choice(op, result) for op in EXCHANGED}
+    found = {what: choice(what, result) for what in GAIN}
     arch = tuning.arch(bench.device)
     paths = [bench.out / f"{arch}.json", *([] if bench.dry else [sweep.committed(arch)])]
     sweep.write({}, paths, found)
     return result | {"implementations": found}
 
 
-def choice(op: str, result: Json) -> str | None:
-    """ "cuda" if it was right and faster, else None: Triton. What was not measured to its end is
-    not chosen."""
-    rows = [row for row in result["rows"] if row["what"].split()[0] == op]
-    if not rows or result["left_out"] or not all(row["ok"] for row in rows):
+def choice(what: str, result: Json) -> str | None:
+    """ "cuda" if it was right and faster, else None: Triton. what: one of GAIN, not chosen unless
+    measured to its end."""
+    rows, late = ([row for row in result[key] if row["decides"] == what]
+                  for key in ("rows", "left_out"))  # fmt: skip
+    if not rows or late or not all(row["ok"] for row in rows):
         return None
     shares = [row["us"] / row["beside_us"] for row in rows]
-    faster = statistics.geometric_mean(shares) <= GAIN and max(shares) <= WORST
+    faster = statistics.geometric_mean(shares) <= GAIN[what] and max(shares) <= WORST
     return "cuda" if faster else None
 
 
@@ -124,7 +136,7 @@ def measured(bench: Bench, kernels: Kernels) -> Json:
     rows, left_out = [], []
     for one in contests(bench.dry, kernels):
         if bench.left_s() < 2:
-            left_out.append(f"{one.case.op} {one.case.label}")
+            left_out.append({"what": f"{one.case.op} {one.case.label}", "decides": one.decides})
             continue
         rows.append(compare(one, bench))
     return {"rows": rows, "left_out": left_out, "wrong": [r["what"] for r in rows if not r["ok"]]}
@@ -150,18 +162,18 @@ def contests(dry: bool, kernels: Kernels) -> Iterator[Contest]:
     llama = ((32, 1024), (1, 1024), (8, 1024), (64, 1024), (32, 4096))
     products = [
         (bits, n, *size)
+        for bits in (4, 8, 5)
         for size in ((4096, 28672), (14336, 4096))
-        for bits in (4, 8)
         for n in (1, 8, 32)
     ]
     if dry:
         yield attention(c.decode(c.SMALL, 2, 40), kernels)
-        yield product(c.linear(4, 2, c.SMALL.hidden, c.SMALL.inner), kernels)
+        yield product(4, 2, c.SMALL.hidden, c.SMALL.inner, kernels)
         return
     yield from (attention(c.decode(c.LLAMA, *size), kernels) for size in llama)
     yield attention(c.decode(c.LLAMA, 32, 1024, ragged=True), kernels)
     yield attention(c.decode(c.QWEN, 32, 1024), kernels)
-    yield from (product(c.linear(*size), kernels) for size in products)
+    yield from (product(*size, kernels) for size in products)
 
 
 def attention(case: Case, kernels: Kernels) -> Contest:
@@ -170,10 +182,15 @@ def attention(case: Case, kernels: Kernels) -> Contest:
         return {**x, "workspace": work}
 
     op = partial(decode_cuda.paged_attention_decode, kernels=kernels)
-    return Contest(case, prepare, lambda x: case.call(op, x), lambda e: ERROR_FACTOR * e + ROUNDING)
+    return Contest(
+        case, case.op, prepare, lambda x: case.call(op, x), lambda e: ERROR_FACTOR * e + ROUNDING
+    )
 
 
-def product(case: Case, kernels: Kernels) -> Contest:
+def product(bits: int, n: int, n_in: int, n_out: int, kernels: Kernels) -> Contest:
+    case = c.linear(bits, n, n_in, n_out)
+    decides = tuning.place(case.op, shape_class(bits, n))
+
     def prepare(x: Inputs) -> Inputs:
         w = linear_cuda.pack(x["w"].codes())
         out = x["x"].new_empty(x["x"].shape[0], w.n_out)
@@ -182,7 +199,7 @@ def product(case: Case, kernels: Kernels) -> Contest:
 
     ours = partial(linear_cuda.linear_group, kernels=kernels)
     # activations are rounded to 8 bits, as on the CPU
-    return Contest(case, prepare, lambda x: ours(**x), lambda _: REL_ERROR)
+    return Contest(case, decides, prepare, lambda x: ours(**x), lambda _: REL_ERROR)
 
 
 def compare(one: Contest, bench: Bench) -> Json:
@@ -202,6 +219,7 @@ def compare(one: Contest, bench: Bench) -> Json:
     gb_s = n_bytes / ours_ms / 1e6
     return {
         "what": f"{case.op} {case.label}",
+        "decides": one.decides,
         "error": error,
         "plain_error": plain,
         "ok": error <= one.allowed(plain),
@@ -231,10 +249,10 @@ def show(result: Json) -> None:
         beside = f"{r['beside']} {r['beside_us']:.1f}"
         print(f"{r['what']:58}{r['us']:9.1f}{beside:>18}{r['percent_of_copy']:8.0f}   ", end="")
         print(f"{r['error']:.1e} (plain {r['plain_error']:.1e}){'' if r['ok'] else '  WRONG'}")
-    for op, name in result["implementations"].items():
-        print(f"{op}: {name or 'triton'} from the next start on")
+    for what, name in result["implementations"].items():
+        print(f"{what}: {name or 'triton'} from the next start on")
     if result["left_out"]:
-        print(f"left out, no time: {', '.join(result['left_out'])}")
+        print(f"left out, no time: {', '.join(r['what'] for r in result['left_out'])}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +18,17 @@ from engine.models.config import ModelConfig
 from engine.models.gpu import GpuLlama
 from engine.models.gpu_linear import CodesProjection, GpuQuant
 from engine.runner import Runner
+from kernels import cuda_build, resolve, tuning
+from kernels.linear_group import cuda as linear_cuda
 from kernels.linear_group.gpu import pack
-from kernels.linear_group.spec import Codes, quantise
+from kernels.linear_group.spec import REL_ERROR, Codes, quantise
 from tests.support import gguf_writer, tiny_model
+from tests.support.cuda import ON, kernels
 from tests.support.gpu_rows import ids, table
 
 pytestmark = pytest.mark.unit
 
+CPU = torch.device("cpu")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 ROW = Row(ids(50), 0, table(50, 0), None)
 
@@ -115,6 +121,59 @@ def test_parts_of_several_formats_are_one_product(device: str) -> None:
     out = torch.empty(3, 128, device=device)
     made.into(out, x.to(device))
     assert torch.equal(out, got)
+
+
+@pytest.fixture
+def afresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """As in a process that has chosen nothing, with this folder's tuning files."""
+    caches = (tuning._implementations, resolve._module)
+    monkeypatch.setattr(tuning, "_HERE", tmp_path)
+    monkeypatch.setattr(resolve, "_chosen", {})
+    for cached in caches:
+        cached.cache_clear()
+    yield tmp_path
+    for cached in caches:
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("on", ON)
+def test_few_rows_are_multiplied_by_what_won(
+    on: str, monkeypatch: pytest.MonkeyPatch, afresh: Path
+) -> None:
+    """A tuning file that names CUDA C++ for up to 16 rows of 4 bits, and weights of two formats."""
+    made = kernels(on)
+    device = "cpu" if on == "emulated" else "cuda"
+    file = afresh / f"{tuning.arch(torch.device(device))}.json"
+    file.write_text('{"implementations": {"linear_group w4x16": "cuda"}}', "utf-8")
+    named = resolve._CANDIDATES["linear_group"]
+    on_cpu = ("cuda", lambda d, shape: tuning.implementation("linear_group", CPU, shape) == "cuda")
+    if on == "emulated":
+        monkeypatch.setitem(resolve._CANDIDATES, "linear_group", (on_cpu, *named[1:]))
+    monkeypatch.setattr(cuda_build, "library", lambda: made)
+    generator = torch.Generator().manual_seed(0)
+    parts = [quantise(torch.randn(48, 64, generator=generator), bits) for bits in (4, 8)]
+    bias = torch.randn(96, generator=generator).half()
+    projection = CodesProjection([pack(part, device) for part in parts], bias.to(device))
+    dense = torch.cat([part.dense() for part in parts])
+    launched: list[int] = []
+    real = linear_cuda.linear_group
+
+    def counted(x: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        launched.append(x.shape[0])
+        return real(x, *given, **named)
+
+    monkeypatch.setattr(linear_cuda, "linear_group", counted)
+    for n in (0, 1, 16, 17, 33):
+        x = torch.randn(n, 64, generator=generator).half()
+        want = x.float() @ dense.T + bias.float()
+        got = projection(x.to(device)).cpu().float()
+        assert (got - want).norm() <= REL_ERROR * want.norm()
+    assert launched == [1, 16]
+    places = {what: name for (what, _), name in resolve.chosen().items() if " w" in what}
+    assert places["linear_group w4x16"] == "cuda"
+    others = {name for what, name in places.items() if what != "linear_group w4x16"}
+    assert others
+    assert "cuda" not in others
 
 
 def test_a_shape_without_groups_is_refused(tmp_path: Path) -> None:

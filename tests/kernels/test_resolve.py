@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from kernels import resolve as module
+from kernels.linear_group import cuda as linear_cuda
 from kernels.paged_attention_decode import cuda as decode_cuda
 from kernels.resolve import chosen, module_for, operations, resolve
 from kernels.silu_mul import reference
@@ -77,7 +80,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         module.tuning,
         "implementation",
-        lambda op, device: "cuda" if op == "paged_attention_decode" else None,
+        lambda op, device, shape="": "cuda" if op == "paged_attention_decode" else None,
     )
 
 
@@ -128,6 +131,36 @@ def test_cuda_that_cannot_be_built_is_told_of(
 
 
 def test_nothing_measured_is_tritons(measured: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.tuning, "implementation", lambda op, device: None)
+    monkeypatch.setattr(module.tuning, "implementation", lambda *_: None)
     resolve("paged_attention_decode", "cuda")
     assert chosen()["paged_attention_decode", "cuda"] == "triton"
+
+
+def test_a_tuning_file_chooses_a_product_for_each_class_of_shapes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton", reason="NOT RUN: needs triton")
+    named = {"linear_group w4x16": "cuda", "linear_group w8x32": "cuda"}
+    (tmp_path / "sm_90.json").write_text(json.dumps({"implementations": named}), "utf-8")
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(module.tuning, "_HERE", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(module.cuda_build, "library", lambda: None)
+    with caplog.at_level(logging.INFO, module.log.name):
+        for bits, shifted in ((4, True), (8, False)):
+            for rows in (16, 32, 64):
+                shape = f"w{bits}x{rows}"
+                found = module_for("linear_group", "cuda", shape, bits=bits, shifted=shifted)
+                wins = module.tuning.place("linear_group", shape) in named
+                assert (found is linear_cuda) is wins
+                assert chosen()[module.tuning.place("linear_group", shape), "cuda"] == (
+                    "cuda" if wins else "triton"
+                )
+        module_for("linear_group", "cuda", "w8x32", bits=8, shifted=True)
+        resolve("linear_group", "cuda")
+    assert "kernel linear_group w4x16 on cuda: cuda" in caplog.messages
+    assert "kernel linear_group w4x32 on cuda: triton" in caplog.messages
+    assert "linear_group w8x32 on cuda: cuda does not take bits 8, shifted True" in caplog.text
+    assert chosen()["linear_group w8x32", "cuda"] == "triton"
+    assert chosen()["linear_group", "cuda"] == "triton"

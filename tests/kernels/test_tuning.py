@@ -40,10 +40,14 @@ def test_a_file_replaces_defaults_and_is_read_once(folder: Path) -> None:
 def test_a_file_names_implementations(folder: Path) -> None:
     assert tuning.implementation("op", CPU) is None
     tuning._implementations.cache_clear()
-    text = json.dumps({"implementations": {"op": "cuda"}, "op": {"wide": {"BLOCK": 16}}})
+    text = json.dumps(
+        {"implementations": {"op": "cuda", "other wide": "cuda"}, "op": {"wide": {"BLOCK": 16}}}
+    )
     (folder / "cpu.json").write_text(text, "utf-8")
     assert tuning.implementation("op", CPU) == "cuda"
+    assert tuning.implementation("op", CPU, "wide") is None
     assert tuning.implementation("other", CPU) is None
+    assert tuning.implementation("other", CPU, "wide") == "cuda"
     assert tuning.launch("op", "wide", CPU, DEFAULT)["BLOCK"] == 16
 
 

@@ -32,6 +32,7 @@ def test_every_operation_is_compared_and_timed(bench: Bench) -> None:
     assert [row["what"].split()[0] for row in found["rows"]] == [
         "paged_attention_decode", "linear_group",
     ]  # fmt: skip
+    assert [row["decides"] for row in found["rows"]] == [ATTENTION, FEW]
     assert all(row["us"] > 0 and row["beside_us"] > 0 for row in found["rows"])
 
 
@@ -41,23 +42,30 @@ def test_a_wrong_kernel_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     assert cuda.contest(bench)["wrong"] == ["linear_group w4 2 x 64 -> 96"]
 
 
-def told(*shares: float, ok: bool = True, left_out: tuple[str, ...] = ()) -> Json:
-    """A result in which CUDA C++ took these shares of Triton's time."""
-    rows = [
-        {"what": f"paged_attention_decode case {i}", "us": 100 * share, "beside_us": 100, "ok": ok}
-        for i, share in enumerate(shares)
-    ]
-    return {"rows": rows, "left_out": [*left_out]}
+ATTENTION, FEW, MORE = "paged_attention_decode", "linear_group w4x16", "linear_group w4x32"
+
+
+def told(*shares: float, ok: bool = True, left_out: str = "", of: str = ATTENTION) -> Json:
+    """A result in which CUDA C++ took these shares of Triton's time. left_out: what was not all
+    measured."""
+    rows = [{"decides": of, "us": 100 * share, "beside_us": 100, "ok": ok} for share in shares]
+    return {"rows": rows, "left_out": [{"decides": left_out}] if left_out else []}
 
 
 def test_cuda_is_chosen_where_it_is_right_and_faster() -> None:
-    op = "paged_attention_decode"
-    assert cuda.choice(op, told(0.9, 1.0)) == "cuda"
-    assert cuda.choice(op, told(0.99, 0.98)) is None
-    assert cuda.choice(op, told(0.5, 0.5, 1.2)) is None
-    assert cuda.choice(op, told(0.5, ok=False)) is None
-    assert cuda.choice(op, told(0.5, left_out=("paged_attention_decode 1",))) is None
-    assert cuda.choice("rope_at", told(0.5)) is None
+    assert cuda.choice(ATTENTION, told(0.9, 1.0)) == "cuda"
+    assert cuda.choice(ATTENTION, told(0.99, 0.98)) is None
+    assert cuda.choice(ATTENTION, told(0.5, 0.5, 1.2)) is None
+    assert cuda.choice(ATTENTION, told(0.5, ok=False)) is None
+    assert cuda.choice(ATTENTION, told(0.5, left_out=ATTENTION)) is None
+    assert cuda.choice(ATTENTION, told(0.5, left_out=FEW)) == "cuda"
+
+
+def test_a_class_of_products_must_gain_what_its_memory_costs() -> None:
+    assert cuda.choice(FEW, told(0.8, 1.0, of=FEW)) == "cuda"
+    assert cuda.choice(FEW, told(0.9, 1.0, of=FEW)) is None
+    assert cuda.choice(MORE, told(0.5, of=FEW)) is None
+    assert cuda.choice("linear_group w5x32", told(0.5, of="linear_group w5x32")) == "cuda"
 
 
 def test_the_choice_is_written_over_an_older_one_beside_the_swept_values(
@@ -66,9 +74,10 @@ def test_the_choice_is_written_over_an_older_one_beside_the_swept_values(
     file = bench.out / "cpu.json"
     file.write_text('{"other": {"all": {"A": 1}}, "implementations": {"x": "cuda"}}', "utf-8")
     for name in ("cuda", None):
-        monkeypatch.setattr(cuda, "choice", lambda op, result, name=name: name)
-        assert cuda.contest(bench)["implementations"] == {"paged_attention_decode": name}
-        named = {"x": "cuda", **({"paged_attention_decode": name} if name else {})}
+        chosen = {ATTENTION: name, MORE: name}
+        monkeypatch.setattr(cuda, "choice", lambda what, result, c=chosen: c.get(what))
+        assert cuda.contest(bench)["implementations"] == {**dict.fromkeys(cuda.GAIN), **chosen}
+        named = {"x": "cuda", **(dict.fromkeys(chosen, name) if name else {})}
         assert tuning.read_implementations(file) == named
         assert tuning.read(file) == {"other": {"all": {"A": 1}}}
 
