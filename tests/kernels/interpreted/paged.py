@@ -118,6 +118,18 @@ def distant(*, heads: int, kv_heads: int, d: int) -> tuple[Batch, Batch]:
     return Batch(far.q, near, tables, far.starts, far.seen, far.scale), far
 
 
+def distant_int8(*, heads: int, kv_heads: int, d: int) -> tuple[Batch, Batch]:
+    """The same in 8 bits: codes and scales of block 2 begin behind element 2^31."""
+    near = in_int8(distant(heads=heads, kv_heads=kv_heads, d=d)[0])
+    assert near.scales is not None
+    block, stride = 16, 2**30 + 16
+    codes = torch.empty(2 * stride + 2 * kv_heads * block * d, dtype=torch.int8)
+    room = torch.empty(2 * stride + 2 * kv_heads * block)
+    cache = codes.as_strided(near.cache.shape, (kv_heads * block * d, stride, block * d, d, 1))
+    scales = room.as_strided(near.scales.shape, (kv_heads * block, stride, block, 1))
+    return near, replace(near, cache=cache.copy_(near.cache), scales=scales.copy_(near.scales))
+
+
 def assert_as_good(
     got: Tensor, want: Callable[[Batch], Tensor], given: Batch, factor: float
 ) -> None:

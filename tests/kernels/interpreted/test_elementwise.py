@@ -55,14 +55,58 @@ def test_rms_norm_add(dtype: torch.dtype) -> None:
     assert torch.isnan(residual.as_strided((4, 308), (308, 1))[:, 300:]).all()
 
 
+def far(d: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    """[3, d], the last row beyond what 32 bits address; only three rows' pages are touched."""
+    stride = 2**30 + 16
+    x = torch.empty(2 * stride + d, dtype=dtype).as_strided((3, d), (stride, 1))
+    return x.copy_(torch.randn(3, d))
+
+
+def near(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
 def test_rows_beyond_2_to_the_31_elements() -> None:
-    """The last row lies beyond what 32 bits address; only three rows' pages are touched."""
-    stride, d = 2**30 + 16, 64
-    storage = torch.empty(2 * stride + d, dtype=torch.float16)
-    x = storage.as_strided((3, d), (stride, 1))
-    x.copy_(torch.randn(3, d))
-    weight = torch.ones(d)
-    assert torch.equal(rms_norm(x, weight, 1e-5), rms_norm(x.clone(), weight, 1e-5))
+    x, residual, gate_up = far(64), far(64), far(64)
+    weight, plain = torch.ones(64), near(residual)
+    assert torch.equal(rms_norm(x, weight, 1e-5), rms_norm(near(x), weight, 1e-5))
+    want = rms_norm_add(near(x), plain, weight, 1e-5)
+    assert torch.equal(rms_norm_add(x, residual, weight, 1e-5), want)
+    assert torch.equal(residual, plain)
+    assert torch.equal(silu_mul(gate_up), silu_mul(near(gate_up)))
+
+
+def test_tokens_beyond_2_to_the_31_elements_are_turned() -> None:
+    q, k = (far(2 * 64).unflatten(1, (2, 64)) for _ in range(2))
+    want_q, want_k = near(q), near(k)
+    given = llama3_table(64, 400), torch.tensor([399, 0, 7])
+    rope_at(want_q, want_k, *given)
+    assert not torch.equal(want_q, q)
+    rope_at(q, k, *given)
+    assert torch.equal(q, want_q)
+    assert torch.equal(k, want_k)
+
+
+def test_logits_beyond_2_to_the_31_elements_are_ruled_out() -> None:
+    logits = far(70)
+    want, rows = near(logits), torch.tensor([2, 0], dtype=torch.int32)
+    bits = torch.randint(-(2**31), 2**31, (3, 3), dtype=torch.int64).int()
+    mask_reference.logits_mask(want, bits, rows)
+    assert want[2].isinf().any()
+    logits_mask(logits, bits, rows)
+    assert torch.equal(logits, want)
+
+
+def test_nothing_to_do() -> None:
+    none, table = torch.zeros(0, 64), llama3_table(64, 4)
+    assert rms_norm_add(none, none, torch.ones(64), 1e-5).shape == (0, 64)
+    heads = none.unflatten(1, (1, 64))
+    rope_at(heads, heads, table, torch.zeros(0, dtype=torch.int64))
+    logits = torch.randn(2, 70)
+    want, bits = logits.clone(), torch.zeros(2, 3, dtype=torch.int32)
+    for rows in ([], [-1, -1]):
+        logits_mask(logits, bits, torch.tensor(rows, dtype=torch.int32))
+        assert torch.equal(logits, want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -60,6 +60,18 @@ def test_blocks_beyond_2_to_the_31_elements() -> None:
     assert int(cache[2, :, 1].sum()) == 3 * 2 * 16 * 64
 
 
+def test_scales_beyond_2_to_the_31_elements() -> None:
+    stride = 2**31 + 64
+    storage = torch.empty(stride + 64)
+    scales = storage.as_strided((1, 2, 2, 1, 16), (64, 16, stride, 16, 1))
+    scales[:, :, 0], scales[:, :, 1] = 3.0, 0.0
+    cache = torch.zeros(1, 2, 2, 1, 16, 64, dtype=torch.int8)
+    one = torch.tensor([1])
+    triton.kv_copy(cache, one - 1, one, torch.tensor([11]), scales)
+    assert (scales[:, :, 1, :, :11] == 3.0).all()
+    assert not scales[:, :, 1, :, 11:].any()
+
+
 def test_what_does_not_fit_is_refused() -> None:
     one = torch.zeros(1, dtype=torch.int64)
     cache = torch.zeros(1, 2, 2, 1, 16, 128)

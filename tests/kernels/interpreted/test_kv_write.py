@@ -85,6 +85,19 @@ def test_slots_beyond_2_to_the_31_elements() -> None:
     assert torch.equal(cache[:, 3, 0, 0].sum(-1), torch.tensor([64, 128]))
 
 
+def test_scales_beyond_2_to_the_31_elements() -> None:
+    stride = 2**30
+    shape = (2, 4, 1, 16)
+    storage = torch.empty(3 * stride + 32)
+    scales = storage.as_strided(shape, (16, stride, 16, 1))
+    cache = torch.zeros(*shape, 64, dtype=torch.int8)
+    k, v = torch.full((1, 1, 64), 127.0), torch.full((1, 1, 64), 254.0)
+    triton.kv_write(k, v, cache, torch.tensor([49]), scales)
+    assert scales[:, 3, 0, 1].tolist() == [1.0, 2.0]
+    assert (cache[:, 3, 0, 1] == 127).all()
+    assert int(cache.bool().sum()) == 2 * 64
+
+
 def test_what_does_not_fit_is_refused() -> None:
     k, cache, slots = torch.zeros(2, 1, 64), torch.zeros(2, 1, 1, 16, 64), torch.tensor([0, 1])
     with pytest.raises(ValueError, match="don't fit"):

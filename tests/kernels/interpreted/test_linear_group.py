@@ -74,6 +74,23 @@ def test_split_sums(bits: int) -> None:
     assert not wide[:, -1].any()
 
 
+def test_rows_beyond_2_to_the_31_elements() -> None:
+    """Of activations and of results, whole and in parts."""
+    w, stride = gpu.pack(codes(96, 40, 4, True), "cpu"), 2**30 + 16
+
+    def far(width: int) -> Tensor:
+        wide = torch.empty(2 * stride + width, dtype=torch.float16)
+        return wide.as_strided((3, width), (stride, 1))
+
+    x, out = far(96).copy_(rows(3, 96, torch.float16)), far(40)
+    want = triton.linear_group(x.clone(memory_format=torch.contiguous_format), w)
+    for tiles in ({}, {"WAVES": 8, "MIN_STEPS": 1, "GROUPS": 1}):
+        with tuning.using({"linear_group": {"w4x16": tiles}}):
+            got = triton.linear_group(x, w, out=out.zero_())
+        assert got is out
+        assert torch.allclose(got, want, rtol=1e-3, atol=1e-3)
+
+
 def test_no_rows_and_wrong_widths() -> None:
     packed = gpu.pack(codes(64, 40, 5, True), "cpu")
     assert triton.linear_group(torch.empty(0, 64), packed).shape == (0, 40)

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from kernels import tuning
 from kernels.paged_attention_decode import reference, spec, triton
-from tests.kernels.interpreted.paged import Batch, assert_as_good, batch, distant, in_int8
+from tests.kernels.interpreted.paged import (
+    Batch,
+    assert_as_good,
+    batch,
+    distant,
+    distant_int8,
+    in_int8,
+)
 
 pytestmark = pytest.mark.interp
 
@@ -106,19 +113,9 @@ def test_an_int8_cache(
 
 
 def test_scales_beyond_2_to_the_31_elements() -> None:
-    """Codes and scales of block 2 begin behind element 2^31."""
-    near, _ = distant(heads=2, kv_heads=2, d=64)
-    near = in_int8(near)
-    assert near.scales is not None
-    block, stride = 16, 2**30 + 16
-    codes = torch.empty(2 * stride + 4 * block * 64, dtype=torch.int8)
-    cache = codes.as_strided(near.cache.shape, (2 * block * 64, stride, block * 64, 64, 1))
-    room = torch.empty(2 * stride + 4 * block, dtype=torch.float32)
-    scales = room.as_strided(near.scales.shape, (2 * block, stride, block, 1))
-    cache.copy_(near.cache)
-    scales.copy_(near.scales)
+    near, far = distant_int8(heads=2, kv_heads=2, d=64)
     got = triton.paged_attention_decode(
-        near.q, cache, near.tables, near.seen, scale=near.scale, scales=scales
+        far.q, far.cache, far.tables, far.seen, scale=far.scale, scales=far.scales
     )
     assert_as_good(got, lambda b: truth(b, 0), near, spec.ERROR_FACTOR)
 

@@ -9,7 +9,14 @@ from torch import Tensor
 from kernels import tuning
 from kernels.paged_attention_decode import spec
 from kernels.paged_attention_prefill import reference, triton
-from tests.kernels.interpreted.paged import Batch, assert_as_good, batch, distant, in_int8
+from tests.kernels.interpreted.paged import (
+    Batch,
+    assert_as_good,
+    batch,
+    distant,
+    distant_int8,
+    in_int8,
+)
 
 pytestmark = pytest.mark.interp
 
@@ -104,6 +111,23 @@ def test_blocks_beyond_2_to_the_31_elements() -> None:
         far.q, far.cache, far.tables, far.starts, far.seen, scale=far.scale, max_q=1
     )
     assert_as_good(got, truth, near, spec.ERROR_FACTOR)
+
+
+def test_scales_beyond_2_to_the_31_elements() -> None:
+    near, far = distant_int8(heads=2, kv_heads=2, d=64)
+    got = triton.paged_attention_prefill(
+        far.q, far.cache, far.tables, far.starts, far.seen,
+        scale=far.scale, max_q=1, scales=far.scales,
+    )  # fmt: skip
+    assert_as_good(got, truth, near, spec.ERROR_FACTOR)
+
+
+def test_no_rows() -> None:
+    given = batch([], heads=2, kv_heads=1, d=64)
+    got = triton.paged_attention_prefill(
+        given.q, given.cache, given.tables, given.starts, given.seen, scale=1.0, max_q=0
+    )
+    assert got.shape == (0, 2, 64)
 
 
 def test_the_reference_refuses_rows_longer_than_it_was_told() -> None:

@@ -164,6 +164,19 @@ def test_nothing_to_choose_from() -> None:
     assert sample(logits[:0]).shape == (0,)
 
 
+def test_rows_beyond_2_to_the_31_elements() -> None:
+    """The last row lies beyond what 32 bits address, its penalties and candidates too."""
+    near, stride = logits_of(3, 300, 2.0), 2**30 + 16
+    far = torch.empty(2 * stride + 300).as_strided((3, 300), (stride, 1)).copy_(near)
+    said = (7, 9, 7, 250)
+    rows = [
+        row(temperature=0.0), row(top_p=0.9), row(presence_penalty=0.6, history=said, seed=9),
+    ]  # fmt: skip
+    want = sample(near, settings(rows, 300))
+    assert torch.equal(sample(far, settings(rows, 300)), want)
+    assert torch.equal(far, near)
+
+
 def test_a_workspace_that_is_too_small_is_refused() -> None:
     for rows, vocab in ((2, 5000), (3, 4000)):
         with pytest.raises(ValueError, match="a workspace of their size"):
