@@ -20,6 +20,8 @@ pytestmark = pytest.mark.e2e
 
 GIVE_UP_S = 120.0
 SETTLED = 25  # 20 ms without sound
+OVER = 75  # longer than our voice is held for a verdict
+TRIES = 4
 
 
 async def test_a_greeting_an_answer_and_a_barge_in(real_server: RealServer) -> None:
@@ -33,10 +35,7 @@ async def test_a_greeting_an_answer_and_a_barge_in(real_server: RealServer) -> N
             greeting = np.concatenate(platform.played)
             n_greeting = len(platform.played)
             platform.say(resample(clip("ps_something"), 16_000, 8_000))
-            story = n_greeting + 60  # over a second of the answer
-            await platform.until(lambda: len(platform.played) > story, GIVE_UP_S)
-            platform.say(resample(clip("ps_goforward"), 16_000, 8_000))
-            await platform.until(lambda: platform.clears == 1, GIVE_UP_S)
+            await _interrupt(platform, n_greeting)
             n_cut = len(platform.played)
             await platform.until(lambda: len(platform.played) > n_cut + 20, GIVE_UP_S)
             await platform.send(stop())
@@ -51,6 +50,20 @@ async def test_a_greeting_an_answer_and_a_barge_in(real_server: RealServer) -> N
     log = real_server.log.read_text()
     assert "call ended" in log
     assert "go forward" not in log.lower(), "no word of a call in the log"
+
+
+async def _interrupt(platform: Platform, n_heard: int) -> None:
+    """Speak over an answer until one is cut: on a busy machine a short one may end by itself
+    before the recogniser has answered."""
+    for _ in range(TRIES):
+        under_way = n_heard + 10
+        await platform.until(lambda n=under_way: len(platform.played) > n, GIVE_UP_S)
+        platform.say(resample(clip("ps_goforward"), 16_000, 8_000))
+        await platform.until(lambda: platform.clears or platform.idle > OVER, GIVE_UP_S)
+        if platform.clears:
+            break
+        n_heard = len(platform.played)
+    assert platform.clears == 1, "the platform was told to throw our sound away"
 
 
 async def _transcribe(sound: np.ndarray) -> str:
