@@ -7,8 +7,10 @@ so that a name which changes its mind in between leads nowhere (DNS rebinding).
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 
 import httpx2
@@ -90,14 +92,25 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         port = url.port or (443 if url.scheme == "https" else 80)
         async with asyncio.timeout(CONNECT_S):
             address = await self._guard.address(url.host, port)
-        pool = self._pools.setdefault((url.scheme, url.host, port), httpx2.AsyncHTTPTransport())
+        pool = await self._pool((url.scheme, url.host, port))
         request.extensions = {**request.extensions, "sni_hostname": url.host}
         request.url = url.copy_with(host=address)
         return await pool.handle_async_request(request)
 
+    async def _pool(self, key: tuple[str, str, int]) -> httpx2.AsyncHTTPTransport:
+        if key not in self._pools:
+            trusted = await asyncio.to_thread(_trusted)  # reads a file of certificates, slowly
+            self._pools.setdefault(key, httpx2.AsyncHTTPTransport(verify=trusted))
+        return self._pools[key]
+
     async def aclose(self) -> None:
         for pool in self._pools.values():
             await pool.aclose()
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    return ssl.create_default_context()
 
 
 def client(guard: Guard, headers: dict[str, str], timeout_s: float | None) -> httpx2.AsyncClient:

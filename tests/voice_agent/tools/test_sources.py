@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from pydantic import Field
 
 from voice_agent.agent_file import AgentFile
 from voice_agent.errors import UsageError
+from voice_agent.tools import guard
 from voice_agent.tools.arguments import parse
 from voice_agent.tools.base import Tool, ToolFailed
 from voice_agent.tools.guard import Guard, GuardedTransport, client
@@ -157,6 +160,29 @@ async def test_a_public_address_is_reached_by_address_and_spoken_to_by_name() ->
     assert request.url.host == "93.184.216.34"
     assert request.headers["host"] == "example.org"
     assert request.extensions["sni_hostname"] == "example.org"
+
+
+async def test_certificates_are_read_once_and_not_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readers: list[int] = []
+    make = ssl.create_default_context
+
+    def read(*args: Any, **kwargs: Any) -> ssl.SSLContext:
+        readers.append(threading.get_ident())
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(ssl, "create_default_context", read)
+    guard._trusted.cache_clear()
+    async with (
+        endpoint(answer(b"ok")) as (url, asked),
+        client(Guard(["127.0.0.1"]), {}, 5.0) as http,
+    ):
+        for _ in range(3):
+            await http.get(url)
+    assert len(asked) == 3
+    assert len(readers) == 1
+    assert threading.get_ident() not in readers
 
 
 # ---------------------------------------------------------------- webhooks
