@@ -89,7 +89,7 @@ test-aborts: $(INSTALL_DONE) ## Clients that leave at every stage of a handshake
 test-image: $(INSTALL_DONE) ## The Dockerfile's own commands, one by one in an empty folder (minutes).
 	$(BIN)/python -m pytest -m slow tests/deploy $(ARGS)
 
-test-net: $(INSTALL_DONE) ## Calls between network namespaces: NATs, TURN, a bad line (root, iptables, coturn).
+test-net: $(INSTALL_DONE) ## Calls between network namespaces: NATs, TURN, a bad line, an SBC (root, iptables, coturn, kamailio).
 	$(BIN)/python -m pytest -m "slow or not slow" tests/net tests/loadtest/test_bench_impaired.py \
 	tests/browser/test_page_behind_nat.py tests/browser/test_network_change.py tests/browser/test_bad_line.py $(ARGS)
 

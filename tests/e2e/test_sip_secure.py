@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -14,13 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.config import EchoModes
 from gateway.media.echo import EchoMode
 from gateway.sip.settings import Encryption, SipSettings
+from tests.support.certificate import certificate
 from tests.support.fake_call import FakeCall, FakeStack
 from tests.support.live_server import serving
 from tests.support.telephone import HOST, free_udp, until
@@ -60,39 +56,8 @@ def level(call: FakeCall) -> float:
     return float(np.median([np.abs(frame).mean() for frame in frames]))
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """(key and certificate for the server, certificate for whoever trusts it)."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))]), False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    public = made.public_bytes(serialization.Encoding.PEM)
-    secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    own, trusted = folder / "own.pem", folder / "trusted.pem"
-    own.write_bytes(secret + public)
-    trusted.write_bytes(public)
-    return own, trusted
-
-
 async def test_signalling_over_tls(tmp_path: Path) -> None:
-    own, trusted = certificate(tmp_path)
+    own, trusted = certificate(tmp_path, HOST)
     transports = ("udp", "tcp", "tls")
     async with server(transports=transports, certificate=own) as (port, stack):
         uri = f"sip:agent@{HOST}:{port + 1};transport=tls"
@@ -101,7 +66,7 @@ async def test_signalling_over_tls(tmp_path: Path) -> None:
         assert level(stack.calls[0]) > 3000
         stranger = tmp_path / "other"
         stranger.mkdir()
-        refused = await phone(uri, transport="tls", ca_file=str(certificate(stranger)[1]))
+        refused = await phone(uri, transport="tls", ca_file=str(certificate(stranger, HOST)[1]))
         assert "failed" in refused, "a telephone that trusts someone else hangs up at once"
         assert len(stack.calls) == 1
 

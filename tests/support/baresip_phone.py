@@ -17,16 +17,16 @@ HOST = "127.0.0.1"
 
 
 async def main(uri: str, options: dict[str, Any]) -> dict[str, Any]:
-    """options: port, rtp (first port), transport, mediaenc, codec, ca_file, seconds."""
-    runtime = Runtime()
+    """options: port, rtp (first port), host, transport, mediaenc, codec, ca_file, seconds."""
+    runtime, host = Runtime(), options.get("host", HOST)
     text = [
-        f"sip_listen {HOST}:{options['port']}",
+        f"sip_listen {host}:{options['port']}",
         f"rtp_ports {options['rtp']}-{options['rtp'] + 7}",
     ]
     text += [f"sip_verify_server {'yes' if options.get('ca_file') else 'no'}"]
     text += [f"sip_cafile {options['ca_file']}"] if options.get("ca_file") else []
-    await runtime.start(Config(net_interface=HOST, extra_config_text="\n".join(text) + "\n"))
-    account = f"<sip:phone@{HOST};transport={options.get('transport', 'udp')}>;regint=0"
+    await runtime.start(Config(net_interface=host, extra_config_text="\n".join(text) + "\n"))
+    account = f"<sip:phone@{host};transport={options.get('transport', 'udp')}>;regint=0"
     account += f";audio_codecs={options.get('codec', 'pcmu')}"
     account += f";mediaenc={options['mediaenc']}" if options.get("mediaenc") else ""
     agent = await UserAgent.create(runtime, account)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
+_PACKAGES = {"ip": "iproute2", "turnserver": "coturn", "rtpengine": "rtpengine-daemon"}
 
 
 def lacking(*tools: str) -> str:
@@ -25,7 +26,7 @@ def lacking(*tools: str) -> str:
         return "root (network namespaces)"
     for tool in ("ip", *tools):
         if shutil.which(tool) is None:
-            return {"ip": "iproute2", "turnserver": "coturn"}.get(tool, tool)
+            return _PACKAGES.get(tool, tool)
     try:
         Namespace("probe").close()
     except subprocess.CalledProcessError as error:
