@@ -12,6 +12,7 @@ BIN   := $(VENV)/bin
 # A GPU that the driver can see decides; DEVICE=cpu or DEVICE=cuda overrides it.
 DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
 CONSTRAINTS := constraints/$(DEVICE).txt
+BROWSER = $(and $(shell command -v chromium),$(shell command -v node))
 TORCH := $(shell grep -m1 '^torch==' $(CONSTRAINTS) 2>/dev/null)
 
 VENV_DONE    := $(VENV)/.stamp-venv
@@ -52,6 +53,7 @@ kernels: $(INSTALL_DONE) ## Compile the native kernels: for this processor, and 
 models: $(INSTALL_DONE) ## Fetch what `up` needs on a new machine.
 	$(BIN)/voice-agent models fetch --group default $(if $(filter cuda,$(DEVICE)),kokoro-int8 kokoro-voices) $(ARGS)
 
+# Whole calls in real time one after another; what only computes, or only waits for Chromium, in two processes.
 test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
 	$(BIN)/voice-agent models fetch --group small
 	@command -v chromium >/dev/null || echo "NOT RUN: browser tests: needs chromium"
@@ -62,8 +64,9 @@ test: $(INSTALL_DONE) ## All tests that this machine can run in minutes.
 	@command -v iptables >/dev/null || echo "NOT RUN: NAT tests: needs iptables"
 	@command -v turnserver >/dev/null || echo "NOT RUN: TURN tests: needs coturn"
 	@rc=0; \
-	$(BIN)/python -m pytest --durations=15 -m "not unit and not interp and not slow and not gpu$(if $(shell command -v chromium && command -v node),, and not browser)" $(ARGS) || [ $$? -eq 5 ] || rc=1; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15 -m "(unit or interp) and not slow and not gpu" $(ARGS) || [ $$? -eq 5 ] || rc=1; \
+	$(BIN)/python -m pytest --durations=15 -m "e2e and not slow and not gpu$(if $(BROWSER),, and not browser)" $(ARGS) || [ $$? -eq 5 ] || rc=1; \
+	$(if $(BROWSER),$(BIN)/python -m pytest -n 2 --durations=15 -m "browser and not e2e and not slow" $(or $(ARGS),tests/browser) || [ $$? -eq 5 ] || rc=1;) \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15 -m "(unit or interp or model) and not slow and not gpu" $(ARGS) || [ $$? -eq 5 ] || rc=1; \
 	exit $$rc
 
 test-browser: $(INSTALL_DONE) ## Only the tests with headless Chromium.

@@ -21,6 +21,7 @@ import pytest
 
 from tests.support.fake_call import FakeStack
 from tests.support.live_server import serving_on_thread
+from tests.support.npm import node_with
 
 HERE = Path(__file__).parent
 CHROMIUM = next(
@@ -31,18 +32,9 @@ CHROMIUM = next(
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if CHROMIUM is None or node is None or npm is None:
-        pytest.skip("NOT RUN: needs chromium/node")
-    packages = ("playwright-core", "axe-core")
-    if not all((HERE / "node_modules" / name).is_dir() for name in packages):
-        install = subprocess.run(
-            [npm, "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund"],
-            cwd=HERE, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        if install.returncode:
-            pytest.skip(f"NOT RUN: needs chromium/node (npm: {install.stderr.strip()[-200:]})")
-    return node
+    if CHROMIUM is None:
+        pytest.skip("NOT RUN: needs chromium")
+    return node_with(HERE, "playwright-core", "axe-core")
 
 
 @pytest.fixture(scope="session")

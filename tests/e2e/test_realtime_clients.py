@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import shutil
 import subprocess
 import threading
 import wave
@@ -25,6 +24,7 @@ from tests.browser.conftest import CHROMIUM
 from tests.e2e.test_realtime import Caller, ask, calling
 from tests.support.clips import clip, plain
 from tests.support.conformance import BROWSER, DOC, NODE, NPM, PYTHON, WRITES, Conformance
+from tests.support.npm import node_with
 from tests.support.real_server import RealServer
 from tests.support.tls_proxy import tls_proxy
 from voice_agent.audio import resample
@@ -56,18 +56,7 @@ def table() -> Iterator[Conformance]:
 @pytest.fixture(scope="module")
 def node() -> str:
     """Node, with the clients installed beside the scripts."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("NOT RUN: needs node")
-    packages = ("@openai/agents-realtime", "playwright-core")
-    if not all((HERE / "node_modules" / name).is_dir() for name in packages):
-        install = subprocess.run(
-            [npm, "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund"],
-            cwd=HERE, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        if install.returncode:
-            pytest.skip(f"NOT RUN: needs node (npm: {install.stderr.strip()[-200:]})")
-    return node
+    return node_with(HERE, "@openai/agents-realtime", "playwright-core")
 
 
 def version(package: str) -> str:

@@ -72,6 +72,7 @@ def real_server(folder: Path, *more: str) -> Iterator[RealServer]:
         "VOICE_AGENT__SERVER__ALLOWED_ORIGINS": f"http://127.0.0.1:{page_port}",
         "VOICE_AGENT__AGENTS_DIR": str(agents),
         "VOICE_AGENT__SERVER__MAX_CALLS": "3",
+        "VOICE_AGENT__SERVER__DRAIN_S": "2",  # a call whose page went away waits for it
         "VOICE_AGENT__LOAD__ADMIT_MS": "60000",  # a machine that is busy with other things
         "VOICE_AGENT__HISTORY__ENABLED": "true",
         "VOICE_AGENT__HISTORY__URL": history,
