@@ -11,9 +11,10 @@ from engine.config import EngineConfig
 
 from .choose import TARGET_GPU_MS
 from .clock import Clock
-from .config import Config, EngineSection
+from .config import Config
 from .context import Chat, Decoder
 from .end_of_utterance import EndModel
+from .engine_section import EngineSection
 from .fallback import Backend, FallbackThinker
 from .machine import usable_memory_mb
 from .plain_text import CHARS_PER_TOKEN, PlainChat, PlainTokenizer

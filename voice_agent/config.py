@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -28,9 +27,11 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from voice_agent.engine_section import EngineSection
 from voice_agent.errors import UsageError
 from voice_agent.explain import dotted_names, explain, section_of, suggest
 from voice_agent.history_section import HistoryConfig
+from voice_agent.llm_section import LlmSection
 from voice_agent.load_section import LoadConfig
 from voice_agent.rtc_section import RtcConfig
 from voice_agent.server_section import Names, Section, ServerConfig, comma_separated
@@ -50,9 +51,6 @@ SECRETS = frozenset(
         "history.url",
     }
 )
-DEFAULT_KV_MB = 512
-OWN_FIELDS = frozenset({"model", "messages", "stream", "stream_options"})
-"""Of a request to a remote model: never replaced by `extra`."""
 
 
 class ModelsConfig(Section):
@@ -65,135 +63,6 @@ class ModelsConfig(Section):
     """Whether `up` may download what is missing."""
     sources: dict[str, str] = Field(default_factory=dict)
     """name -> local path, or `hf:owner/repo/file#sha256=HEX`."""
-
-
-class RemoteSection(Section):
-    """An OpenAI-compatible endpoint. Times are seconds."""
-
-    base_url: str = ""
-    """Up to and including `/v1`."""
-    model: str = ""
-    api_key: str = Field(default="", repr=False)
-    connect_s: float = Field(default=1.0, gt=0, le=10)
-    first_token_s: float = Field(default=1.5, gt=0, le=30)
-    """From the request to its first text; past it the backend is slow."""
-    stall_s: float = Field(default=3.0, gt=0, le=30)
-    """Between two pieces of text."""
-    limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    extra: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of every request."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _plain_url(cls, value: str) -> str:
-        if not value:
-            return value
-        url = urlsplit(value)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError("an address such as http://host:8000/v1 is needed")
-        if "@" in url.netloc or url.query or url.fragment:
-            raise ValueError("no name, password, query or fragment belongs here; use api_key")
-        return value.rstrip("/")
-
-    @field_validator("extra")
-    @classmethod
-    def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(OWN_FIELDS & value.keys()):
-            raise ValueError(f"{', '.join(taken)} cannot be set here")
-        return value
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.base_url and self.model)
-
-
-class LlmSection(RemoteSection):
-    """What answers: the engine in this process, or an engine elsewhere; and what stands behind."""
-
-    backend: Literal["embedded", "openai"] = "embedded"
-    context_tokens: int = Field(default=8192, ge=512)
-    """The remote model's context."""
-    fallback: Literal["none", "second", "embedded"] = "none"
-    cooldown_s: float = Field(default=10.0, ge=0)
-    """After a failure the fallback is asked first for this long."""
-    second: RemoteSection = RemoteSection()
-
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if self.backend == "embedded":
-            if self.fallback != "none":
-                raise ValueError('a fallback needs backend = "openai"')
-            return self
-        if not self.complete:
-            raise ValueError('backend = "openai" needs base_url and model')
-        if self.fallback == "second" and not self.second.complete:
-            raise ValueError('fallback = "second" needs second.base_url and second.model')
-        return self
-
-    @property
-    def remotes(self) -> dict[str, RemoteSection]:
-        """The endpoints in use by the name that traces give them, the first one first."""
-        if self.backend == "embedded":
-            return {}
-        if self.fallback == "second":
-            return {"primary": self, "second": self.second}
-        return {"primary": self}
-
-    @property
-    def needs_engine(self) -> bool:
-        """Whether a language model is loaded into this process."""
-        return "embedded" in (self.backend, self.fallback)
-
-
-class EngineSection(Section):
-    """The language model engine."""
-
-    threads: int = Field(default=0, ge=0)
-    """Of a CPU. 0: one; a second spins against recognition and voice and loses on two busy
-    cores."""
-    kv_mb: int = Field(default=0, ge=0)
-    """0: `gpu_memory_utilization` decides."""
-    gpu_memory_utilization: float = Field(default=0.0, ge=0.0, le=0.9)
-    """CPU: the share of the machine's memory that the KV cache takes; 0: 512 MiB. GPU: the share
-    of its memory that may be full; 0: 0.8."""
-    kv_cache: Literal["auto", "full", "int8"] = "auto"
-    """Precision of keys and values. int8 takes about half the memory of full."""
-    block_size: Literal[16, 32] = 16
-    max_num_seqs: int = Field(default=16, ge=1)
-    max_num_batched_tokens: int = Field(default=512, ge=16)
-    max_model_len: int = Field(default=8192, ge=256)
-    scheduling_policy: Literal["deadline", "priority", "fcfs"] = "deadline"
-    enable_prefix_caching: Literal["radix", "block-hash", "none"] = "radix"
-    """true and false stand for `radix` and `none`."""
-    quant: Literal["auto", "native", "int8", "fp32", "bf16", "fp16", "w8", "w4"] = "auto"
-    """native and int8 are a CPU's, those after fp32 a GPU's."""
-    speculation: Literal["off", "ngram", "draft"] = "off"
-    speculation_tokens: int = Field(default=4, ge=1, le=16)
-    speculation_max_seqs: int = Field(default=4, ge=1)
-    draft_model_path: Path | None = None
-    """A smaller model with the same vocabulary, for `draft`."""
-
-    @field_validator("enable_prefix_caching", mode="before")
-    @classmethod
-    def _yes_or_no(cls, value: object) -> object:
-        return {"true": "radix", "false": "none"}.get(str(value).lower(), value)
-
-    @model_validator(mode="after")
-    def _a_token_each(self) -> Self:
-        if self.max_num_seqs > self.max_num_batched_tokens:
-            raise ValueError("max_num_seqs must not exceed max_num_batched_tokens")
-        return self
-
-    @model_validator(mode="after")
-    def _a_model_to_draft(self) -> Self:
-        if (self.speculation == "draft") != (self.draft_model_path is not None):
-            raise ValueError('speculation = "draft" and draft_model_path need each other')
-        return self
-
-    def kv_bytes(self, memory_mb: int) -> int:
-        """Memory of the KV cache on a machine with so much memory."""
-        share = int(memory_mb * self.gpu_memory_utilization)
-        return (self.kv_mb or share or DEFAULT_KV_MB) << 20
 
 
 Echo = Literal["off", "on", "auto"]

@@ -12,8 +12,9 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from voice_agent.config import Config, RemoteSection
+from voice_agent.config import Config
 from voice_agent.errors import UsageError, VoiceAgentError
+from voice_agent.llm_section import RemoteSection
 from voice_agent.machine import Machine
 from voice_agent.models import ModelState, ModelStore
 from voice_agent.remote_check import RemoteState, check_remote

@@ -17,8 +17,8 @@ import httpx2
 from engine.sampling import SamplingParams
 
 from .clock import Clock
-from .config import RemoteSection
 from .context import Prompt, Role
+from .llm_section import RemoteSection
 from .remote_wire import (
     DONE,
     CallText,

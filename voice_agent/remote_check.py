@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import httpx2
 
-from .config import RemoteSection
+from .llm_section import RemoteSection
 from .remote_wire import status_error
 
 SHOWN = 5

@@ -14,9 +14,9 @@ from typing import Any
 from engine.sampling import SamplingParams
 from engine.text.tools import CLOSE, OPEN
 
-from .config import RemoteSection
 from .context import Prompt, Role, ToolUse
 from .errors import InternalError
+from .llm_section import RemoteSection
 from .think import ThoughtUsage
 
 DONE = "[DONE]"

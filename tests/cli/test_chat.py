@@ -11,9 +11,9 @@ from voice_agent.agent_file import AgentFile
 from voice_agent.brain import Brain
 from voice_agent.cli.chat import chat
 from voice_agent.clock import MonotonicClock
-from voice_agent.config import RemoteSection
 from voice_agent.errors import UsageError
 from voice_agent.fallback import Backend, FallbackThinker
+from voice_agent.llm_section import RemoteSection
 from voice_agent.plain_text import PlainChat, PlainTokenizer
 from voice_agent.remote import RemoteThinker
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from engine.sampling import SamplingParams
 from voice_agent.clock import MonotonicClock
-from voice_agent.config import RemoteSection
 from voice_agent.context import Prompt, Role
+from voice_agent.llm_section import RemoteSection
 from voice_agent.remote import RemoteThinker
 from voice_agent.scope import CancelScope
 from voice_agent.think import ThoughtUsage

@@ -13,9 +13,10 @@ import pytest
 
 from voice_agent import doctor, measure
 from voice_agent.choose import Speeds, VoiceSpeed
-from voice_agent.config import Config, ModelsConfig, RemoteSection
+from voice_agent.config import Config, ModelsConfig
 from voice_agent.doctor import Finding, Verdict, check_kernels, examine, worst
 from voice_agent.errors import UsageError
+from voice_agent.llm_section import RemoteSection
 from voice_agent.machine import Gpu, Machine, find_gpu
 from voice_agent.models import ModelStore
 from voice_agent.remote_check import RemoteState

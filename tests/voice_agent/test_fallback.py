@@ -14,10 +14,10 @@ from engine.sampling import SamplingParams
 from tests.support.fakes import FakeThinker
 from tests.support.scripted_openai import Answer, ScriptedOpenAI
 from tests.support.virtual_loop import VirtualLoop, run_virtual
-from voice_agent.config import RemoteSection
 from voice_agent.context import Prompt, Role
 from voice_agent.errors import InternalError, UsageError, VoiceAgentError
 from voice_agent.fallback import Backend, FallbackThinker
+from voice_agent.llm_section import RemoteSection
 from voice_agent.remote import RemoteThinker
 from voice_agent.scope import CancelScope
 from voice_agent.think import Source, Thought

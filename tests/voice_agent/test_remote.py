@@ -14,8 +14,8 @@ import pytest
 from engine.sampling import SamplingParams
 from tests.support.scripted_openai import Answer, ScriptedOpenAI, event
 from tests.support.virtual_loop import VirtualLoop, run_virtual
-from voice_agent.config import RemoteSection
 from voice_agent.context import Prompt, Role
+from voice_agent.llm_section import RemoteSection
 from voice_agent.remote import RemoteThinker, RemoteThinking
 from voice_agent.remote_wire import RemoteError
 from voice_agent.scope import CancelScope

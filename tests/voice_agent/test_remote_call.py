@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.fakes import FakeThinker, Scene, say, silence
 from tests.support.scripted_openai import Answer, ScriptedOpenAI
-from voice_agent.config import RemoteSection
 from voice_agent.events import CallFault, ReplyDone, ReplyStatus, TurnTraced
 from voice_agent.fallback import Backend, FallbackThinker
+from voice_agent.llm_section import RemoteSection
 from voice_agent.logs import turn_fields
 from voice_agent.remote import RemoteThinker
 from voice_agent.trace import Mark, TurnTrace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from voice_agent.config import RemoteSection
+from voice_agent.llm_section import RemoteSection
 from voice_agent.remote_check import RemoteState, check_remote
 
 pytestmark = pytest.mark.unit

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from engine.sampling import SamplingParams
 from engine.text.tool_calls import CallArguments, CallBegins, ToolCallReader
-from voice_agent.config import RemoteSection
 from voice_agent.context import Prompt, Role, ToolUse
+from voice_agent.llm_section import RemoteSection
 from voice_agent.remote_wire import (
     CallText,
     Chunk,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from voice_agent.agent_file import AgentFile
 from voice_agent.brain import Brain
-from voice_agent.config import Config, LlmSection
+from voice_agent.config import Config
+from voice_agent.llm_section import LlmSection
 from voice_agent.plain_text import CHARS_PER_TOKEN, PlainChat, PlainTokenizer
 
 from .adapters import OwnThinker, name_of
