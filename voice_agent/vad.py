@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .audio import to_float
 from .clock import Clock
@@ -34,7 +33,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 WINDOW_MS = WINDOW * 1000 // IN_RATE
-BATCH_WAIT_S = 0.003  # for more windows; with the event loop's own lateness under 8 ms
+BATCH_WAIT_S = 0.002  # for more windows; with the event loop's own lateness under 8 ms
 BATCH_FROM = 8  # open streams below which windows run at once
 MAX_STREAMS = 1024
 MAX_BATCH = 256  # windows of one pass
@@ -100,7 +99,7 @@ class VadService:
     """Owns the model and the batch being collected. All methods run on the event-loop thread.
 
     Below `BATCH_FROM` open streams a window is scored as it completes (0.1-0.3 ms). From there on
-    windows wait up to 3 ms for each other and run as one call on a thread of its own. The batch
+    windows wait up to 2 ms for each other and run as one call on a thread of its own. The batch
     holds at most one window per stream, so it is bounded by the number of streams.
     """
 
@@ -150,7 +149,7 @@ class VadService:
 
     async def _score(self, stream: VadStream, row: PcmF32) -> float:
         if len(self._streams) < BATCH_FROM:
-            return self._run([stream], row[None])[0]
+            return self._run_one(stream, row)
         loop = asyncio.get_running_loop()
         job = _Job(stream, row, loop.create_future())
         self._batch.append(job)
@@ -165,35 +164,40 @@ class VadService:
             self._launch(jobs[at : at + MAX_BATCH])
 
     def _launch(self, jobs: list[_Job]) -> None:
-        rows = np.stack([job.row for job in jobs])
-        states = np.concatenate([job.stream.state for job in jobs], axis=1)
         began = self._clock.now()
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._worker, self._model.score, rows, states)
+        running = loop.run_in_executor(self._worker, self._run, jobs)
 
-        def reap(finished: asyncio.Future[tuple[NDArray[np.float32], State]]) -> None:
+        def reap(finished: asyncio.Future[list[float]]) -> None:
             self._account(len(jobs), began)
             error = None if finished.cancelled() else finished.exception()
-            for i, job in enumerate(jobs):
-                if job.done.cancelled():
-                    continue
-                if finished.cancelled() or error is not None:
-                    job.done.set_exception(InternalError(f"voice activity failed: {error}"))
-                    continue
-                probs, after = finished.result()
-                job.stream.state = after[:, i : i + 1]
-                job.done.set_result(float(probs[i]))
+            if finished.cancelled() or error is not None:
+                for job in jobs:
+                    if not job.done.cancelled():
+                        job.done.set_exception(InternalError(f"voice activity failed: {error}"))
+                return
+            for job, prob in zip(jobs, finished.result(), strict=True):
+                if not job.done.cancelled():
+                    job.done.set_result(prob)
 
         running.add_done_callback(reap)
 
-    def _run(self, streams: list[VadStream], rows: NDArray[np.float32]) -> list[float]:
-        began = self._clock.now()
-        states = np.concatenate([s.state for s in streams], axis=1)
+    def _run(self, jobs: list[_Job]) -> list[float]:
+        """On the worker: a stream has one window at most under way, so nobody else has its
+        state."""
+        rows = np.stack([job.row for job in jobs])
+        states = np.concatenate([job.stream.state for job in jobs], axis=1)
         probs, after = self._model.score(rows, states)
-        for i, stream in enumerate(streams):
-            stream.state = after[:, i : i + 1]
-        self._account(len(streams), began)
-        return [float(p) for p in probs]
+        for i, job in enumerate(jobs):
+            job.stream.state = after[:, i : i + 1]
+        told: list[float] = probs.tolist()
+        return told
+
+    def _run_one(self, stream: VadStream, row: PcmF32) -> float:
+        began = self._clock.now()
+        probs, stream.state = self._model.score(row[None], stream.state)
+        self._account(1, began)
+        return float(probs[0])
 
     def _account(self, n: int, began: float) -> None:
         self.windows += n
