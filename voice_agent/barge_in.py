@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from .languages.en.backchannel import (
     ends_in_backchannel,
     has_stop_word,
+    has_value,
     is_backchannel,
     is_hesitation,
+    is_query,
     n_words,
 )
 from .own_words import Own
@@ -24,6 +26,8 @@ CLEAR = -0.35
 """Mean log-probability from which on such words are believed. By whisper-tiny.en, of 263 made
 acknowledgements 20 were taken for words at 700 ms and -0.6, and 3 here; no recorded interruption
 of 140 is lost by it."""
+DULLER_DB = 8.0
+"""A voice so much duller than the caller's speaks to somebody else, or is far away."""
 TRAILING_MS = 1200
 """A few words that end as an acknowledgement are one if all of them took less: "low, I see"."""
 GUESS = -2.0
@@ -82,7 +86,8 @@ class Evidence:
     sample to now, or to the last before a pause. ours: whether the words are what our own voice was
     saying. logprob: how sure the recogniser is of them, 0 or below. acknowledged: how many words
     of this same speech have been taken for an acknowledgement. below_db: how much quieter this
-    voice is than the caller's turns so far; 0: not at all, or there were none.
+    voice is than the caller's turns so far, or than callers are; duller_db: likewise, how much
+    more it lacks of the high sounds.
     """
 
     text: str
@@ -94,6 +99,7 @@ class Evidence:
     logprob: float = 0.0
     acknowledged: int = 0
     below_db: float = 0.0
+    duller_db: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +149,8 @@ def judge(evidence: Evidence, settings: BargeIn) -> Judgement:
     if evidence.sounded:
         if 0.0 < settings.quieter_db <= evidence.below_db:
             return verdict(Speech.BACKCHANNEL, f"quieter_db:{evidence.below_db:.0f}")
+        if settings.quieter_db and evidence.duller_db >= DULLER_DB:
+            return verdict(Speech.BACKCHANNEL, f"duller_db:{evidence.duller_db:.0f}")
         if is_backchannel(evidence.text, settings.acknowledgements):
             return verdict(Speech.BACKCHANNEL, "acknowledgement")
         if evidence.acknowledged and words < evidence.acknowledged + settings.speaking_words:
@@ -161,6 +169,7 @@ def judge(evidence: Evidence, settings: BargeIn) -> Judgement:
 
 
 def _is_unclear(evidence: Evidence) -> bool:
-    """Too short and too unsure to be words; a number is none of what "mm-hm" is taken for."""
+    """Too short and too unsure to be words; a number, a day and "what?" are none of what "mm-hm" is
+    taken for."""
     burst = evidence.voice_ms < BURST_MS and evidence.logprob < CLEAR
-    return burst and not any(char.isdigit() for char in evidence.text)
+    return burst and not (has_value(evidence.text) or is_query(evidence.text))

@@ -7,6 +7,7 @@ sample to the call's clock for deadlines and traces.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from .endpointing import Edge, EdgeKind, Endpointer
 from .stt.streaming import PRE_ROLL_MS, Utterance
 from .types import IN_FRAME, IN_RATE, SILENT_IN, Frame, FrameFlag, Pcm16, PcmF32
 from .vad import WINDOW, VadService, VadWindow
-from .voice_level import VoiceLevel
+from .voice_level import TYPICAL_DB, TYPICAL_TILT_DB, VoiceLevel, tilt_db
 
 SMART_TURN_S = 8
 INBOX_FRAMES = 500  # 10 s; full means the caller sends faster than we hear, and the oldest goes
@@ -25,6 +26,7 @@ POLL_S = 0.25
 FADE_DB = 30.0  # this far below the utterance's loudest window is silence, whatever the detector
 FADED_PROB = 0.1  # still says: its recurrent state hears a voice 60-120 ms longer than there is one
 LOUDER, QUIETER = 0.5, 0.2  # how much a turn tells of how loud the caller is
+FULL_SCALE_DB = 20.0 * math.log10(1 << 15)
 STALL_S = 1.0  # media silence that a stopped sender is turned into, so that no turn hangs
 
 
@@ -59,6 +61,7 @@ class Ear:
         self._loudest = 0.0  # mean square of the loudest window of the speech being heard
         self._spoken = 0.0  # that of the speech heard last
         self._usual_db: float | None = None  # of the caller's turns
+        self._usual_tilt_db: float | None = None  # likewise
         self._level = VoiceLevel()  # of the speech being heard
 
     @property
@@ -146,16 +149,33 @@ class Ear:
 
     @property
     def below_db(self) -> float:
-        """How much quieter the speech heard last is than the caller's turns; 0 before the first."""
-        return 0.0 if self._usual_db is None else max(0.0, self._usual_db - _db(self._spoken))
+        """How much quieter the speech heard last is than the caller's turns; before the first of
+        them, than callers are."""
+        usual_db = FULL_SCALE_DB + TYPICAL_DB if self._usual_db is None else self._usual_db
+        return max(0.0, usual_db - _db(self._spoken))
 
-    def learn_voice(self) -> None:
-        """The speech heard last was the caller's turn."""
-        now_db = _db(self._spoken)
+    def duller_db(self, onset_sample: int) -> float:
+        """How much duller what was heard since `onset_sample` is than the caller's turns, likewise;
+        0 where there is too little of it to tell."""
+        usual_db = TYPICAL_TILT_DB if self._usual_tilt_db is None else self._usual_tilt_db
+        now_db = tilt_db(self.recent(self.samples - onset_sample))
+        return 0.0 if now_db is None else max(0.0, usual_db - now_db)
+
+    @property
+    def knows_voice(self) -> bool:
+        """The caller has had a turn."""
+        return self._usual_db is not None
+
+    def learn_voice(self, onset_sample: int) -> None:
+        """The speech heard last, since `onset_sample`, was the caller's turn."""
+        now_db, now_tilt_db = _db(self._spoken), tilt_db(self.recent(self.samples - onset_sample))
         if self._usual_db is None:
             self._usual_db = now_db
         weight = LOUDER if now_db > self._usual_db else QUIETER
         self._usual_db += weight * (now_db - self._usual_db)
+        if now_tilt_db is not None:
+            usual_db = now_tilt_db if self._usual_tilt_db is None else self._usual_tilt_db
+            self._usual_tilt_db = usual_db + weight * (now_tilt_db - usual_db)
 
     def set_completion(self, p_complete: float) -> None:
         """The end-of-turn model's estimate of the current pause; it may end the turn at once."""

@@ -278,7 +278,7 @@ class Turns:
         turn, text = effect.turn, self._joined(effect.text)
         trace = self._close_utterance(turn, effect.end_ms, text)
         if not self.manual and Mark.SPEECH_START in trace.marks:
-            self.ear.learn_voice()
+            self.ear.learn_voice(self.state.onset_ms * IN_RATE // 1000)
         self.conversation.add_user(text, turn.first)
         self.tools.answered()
         asked, self.asked_to_respond = self.asked_to_respond, None

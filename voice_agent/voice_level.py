@@ -1,4 +1,6 @@
-"""How far a voice has sunk at a pause: who is done lets it sink, who goes on keeps it up.
+"""How far a voice has sunk at a pause, and how near it sounds.
+
+Who is done lets the voice sink, who goes on keeps it up.
 
 Gravano and Hirschberg, "Turn-taking cues in task-oriented dialogue", Computer Speech and Language
 25 (2011), find the level among the cues that a turn is over.
@@ -11,11 +13,24 @@ from collections import deque
 from itertools import islice
 from statistics import median
 
+import numpy as np
+
+from .types import IN_RATE, Pcm16
+from .vad import WINDOW
+
 VOICE_DB = 25.0  # below the loudest window a window is a gap and not the voice
 END = 6  # windows of voice that are its end: 192 ms
 ENOUGH = 3 * END  # of voice before its end can be told from the rest
 HEARD = 250  # windows, 8 s: what the end-of-turn model hears as well
 QUIETEST = 1e-9
+TYPICAL_DB = -22.0
+"""Loudest window of a telephone caller, dBFS: speech at -26 dBFS (ITU-T P.56) reaches it."""
+TYPICAL_TILT_DB = -19.0
+"""`tilt_db` of a caller who speaks to us: the middle of 140 recorded interruptions, 98 of 100 of
+which lie at -25 and above. The same voices turned away, through a computed room: -31."""
+TILT_VOICE_DB = 20.0
+TILT_ENOUGH = 10  # windows of voice that can be dull; fewer may be one vowel
+_LOW_HZ, _HIGH_HZ = (250.0, 1500.0), (2000.0, 3400.0)
 
 
 class VoiceLevel:
@@ -45,3 +60,20 @@ class VoiceLevel:
 
 def _db(power: float) -> float:
     return 10.0 * math.log10(power + QUIETEST)
+
+
+def tilt_db(pcm: Pcm16) -> float | None:
+    """How much weaker the voice in int16 [n] at 16 kHz is in 2 to 3.4 kHz than in 0.25 to 1.5, dB:
+    who turns away or is across the room sounds dull. A telephone has both bands. None: there is too
+    little voice to tell."""
+    windows = pcm[: len(pcm) // WINDOW * WINDOW].astype(np.float32).reshape(-1, WINDOW)
+    powers = np.square(windows).mean(axis=1)
+    voice = windows[powers > powers.max(initial=0.0) * 10 ** (-TILT_VOICE_DB / 10)]
+    if len(voice) < TILT_ENOUGH:
+        return None
+    spectrum = np.square(np.abs(np.fft.rfft(voice * np.hanning(WINDOW), axis=1))).sum(axis=0)
+    hz = np.fft.rfftfreq(WINDOW, 1.0 / IN_RATE)
+    low, high = (
+        float(spectrum[(hz >= a) & (hz < b)].sum()) + QUIETEST for a, b in (_LOW_HZ, _HIGH_HZ)
+    )
+    return 10.0 * math.log10(high / low)

@@ -26,7 +26,7 @@ QUIET = 1e-6  # power in a bin below which nothing can be learnt
 RATIO_KEPT = 0.6  # of error and prediction, from frame to frame
 QUIETEST = 5e2 / 32768**2  # power that the line's noise is taken to have: 63 dB below full scale
 NOISE, NOISE_RISES = 2.0, 1.014  # as much is nobody; the least of late, by 3 dB a second more
-NEAR, NEAR_SINCE = 2.0, 3  # error per prediction that is somebody else, after so many frames:
+NEAR, NEAR_SINCE = 1.0, 3  # error per prediction that is somebody else, after so many frames:
 # a sound of ours that is new to the filter is predicted badly for one or two
 NEAR_FRAMES = 25  # for how long they are
 LEARNT, LEARNT_KEPT = 0.5, 0.95  # of our echo's power is predicted, over 0.4 s

@@ -72,6 +72,14 @@ def test_a_voice_far_quieter_than_the_callers_stops_us_with_a_stop_word_only(
     assert judge(replace(far, sounded=False), BargeIn()).speech is WORDS
 
 
+def test_a_voice_far_duller_than_the_callers_stops_us_with_a_stop_word_only() -> None:
+    aside = replace(SPEAKING, text="tell her I am coming", complete=True, duller_db=8.5)
+    assert judge(aside, BargeIn()).speech is MM_HM
+    assert judge(replace(aside, text="stop"), BargeIn()).speech is WORDS
+    assert judge(replace(aside, duller_db=7.5), BargeIn()).speech is WORDS
+    assert judge(aside, BargeIn(quieter_db=0.0)).speech is WORDS
+
+
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -110,8 +118,9 @@ def test_an_acknowledgement_is_not_heard_as_words_a_moment_later() -> None:
     assert judge(replace(again, text="Wait."), BargeIn()).speech is WORDS
 
 
-def test_a_number_is_no_unclear_burst() -> None:
-    burst = replace(SPEAKING, text="At 7.", voice_ms=500, logprob=-1.1, complete=True)
+@pytest.mark.parametrize("text", ["At 7.", "at seven", "Tuesday.", "next week", "What?"])
+def test_a_number_a_day_or_a_question_is_no_unclear_burst(text: str) -> None:
+    burst = replace(SPEAKING, text=text, voice_ms=500, logprob=-1.1, complete=True)
     assert judge(burst, BargeIn()).speech is WORDS
     assert judge(replace(burst, text="Atta."), BargeIn()).speech is MM_HM
 

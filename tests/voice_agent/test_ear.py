@@ -100,13 +100,15 @@ async def test_a_voice_is_as_loud_as_the_callers_turns_or_quieter() -> None:
             await ear.process(Frame(sound[i : i + IN_FRAME]))
         return ear.below_db
 
-    assert await speak(8000) == 0.0, "nothing is known of the caller"
-    ear.learn_voice()
+    assert await speak(8000) == 0.0, "as loud as callers are"
+    assert not ear.knows_voice
+    ear.learn_voice(0)
+    assert ear.knows_voice
     assert await speak(4000) == pytest.approx(6.0, abs=1.0)
     assert await speak(2500) == pytest.approx(10.0, abs=1.0)
     assert await speak(8000) == pytest.approx(0.0, abs=1.0)
     await speak(2500)
-    ear.learn_voice()
+    ear.learn_voice(0)
     assert await speak(2500) == pytest.approx(8.0, abs=1.0), "a quiet turn counts a fifth"
 
 

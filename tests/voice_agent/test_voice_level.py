@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voice_agent.voice_level import END, ENOUGH, HEARD, VoiceLevel
+from tests.support.clips import clip, transcripts
+from voice_agent.types import IN_RATE, Pcm16
+from voice_agent.voice_level import (
+    END,
+    ENOUGH,
+    HEARD,
+    TYPICAL_TILT_DB,
+    VoiceLevel,
+    tilt_db,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -68,3 +78,28 @@ def test_a_louder_line_changes_nothing(powers: list[float], gain: float) -> None
     assert (quiet is None) == (loud is None)
     if quiet is not None:
         assert loud == pytest.approx(quiet, abs=1e-6)
+
+
+def turned_away(pcm: Pcm16) -> Pcm16:
+    """Without most of what lies above 1.5 kHz."""
+    dull = np.convolve(pcm.astype(np.float32), np.full(6, 1 / 6, np.float32), mode="same")
+    return np.rint(dull).astype(np.int16)
+
+
+def test_a_voice_that_turns_away_is_duller_at_any_level() -> None:
+    for name in sorted(transcripts()):
+        near = clip(name)[: 2 * IN_RATE]
+        now_db, dull_db = tilt_db(near), tilt_db(turned_away(near))
+        quiet_db = tilt_db((near // 4).astype(np.int16))
+        assert now_db is not None
+        assert dull_db is not None
+        assert quiet_db is not None
+        assert now_db > TYPICAL_TILT_DB - 8.0, name
+        assert dull_db < now_db - 7.0, name
+        assert quiet_db == pytest.approx(now_db, abs=1.0)
+
+
+def test_too_little_voice_is_neither_dull_nor_clear() -> None:
+    assert tilt_db(np.zeros(0, np.int16)) is None
+    assert tilt_db(np.zeros(IN_RATE, np.int16)) is None
+    assert tilt_db(clip(sorted(transcripts())[0])[:2000]) is None

@@ -1,7 +1,7 @@
 """When a partial transcript is worth its milliseconds. Pure; positions are samples of media time.
 
 While our agent speaks: `barge_in_ms` after the onset, to tell an interruption from "mm-hm", and
-twice more `again_ms` apart if that is still undecided.
+while that is still undecided twice more `again_ms` apart, then ever less often.
 At every VAD pause: that pass becomes the final if the caller is done. Else: when `interval_s` of
 new voice has come since the last pass.
 """
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from voice_agent.types import IN_RATE
 
-BARGE_IN_PASSES = 3
+BARGE_IN_PASSES = 3  # at even distances
 
 
 class Why(StrEnum):
@@ -64,8 +64,10 @@ class PartialPolicy:
         if voiced:
             self._new_voice += end_sample - max(start_sample, self._seen)
         if agent_speaking:
-            wait_ms = self._config.barge_in_ms + self._n_asked * self._config.again_ms
-            if self._n_asked == BARGE_IN_PASSES or self._elapsed_ms(end_sample) < wait_ms:
+            later = max(0, self._n_asked - BARGE_IN_PASSES + 1)
+            apart = self._n_asked - later + 2 * (2**later - 1)
+            wait_ms = self._config.barge_in_ms + apart * self._config.again_ms
+            if self._elapsed_ms(end_sample) < wait_ms:
                 return None
             self._n_asked += 1
             return self._passed(end_sample, Why.BARGE_IN)

@@ -74,6 +74,30 @@ def ends_in_backchannel(text: str) -> bool:
     return words[-1] in _ALONE and not _DENY.intersection(words)
 
 
+_VALUES = frozenset(
+    [
+        "zero", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+        "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+        "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety", "hundred",
+        "thousand", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday",
+        "january", "february", "april", "june", "july", "august", "september", "october",
+        "november", "december", "next", "week",
+    ]
+)  # fmt: skip
+_QUERIES = frozenset(["what", "sorry what", "which one"])
+
+
+def has_value(text: str) -> bool:
+    """True if the text names a number or a time: what callers put into one short word, and no
+    listener response is taken for."""
+    return any(char.isdigit() for char in text) or bool(_VALUES.intersection(_flat(text).split()))
+
+
+def is_query(text: str) -> bool:
+    """True if the text is a question of one or two words that asks for something to be repeated."""
+    return _flat(text) in _QUERIES
+
+
 def is_hesitation(text: str) -> bool:
     """True if a short text is sounds alone ("um", "mm"): no answer to anything."""
     words = _flat(text.replace("uh huh", "uh-huh").replace("mm hm", "mm-hm")).split()
