@@ -30,7 +30,11 @@ async def main(uri: str, options: dict[str, Any]) -> dict[str, Any]:
     account += f";audio_codecs={options.get('codec', 'pcmu')}"
     account += f";mediaenc={options['mediaenc']}" if options.get("mediaenc") else ""
     agent = await UserAgent.create(runtime, account)
+    early: list[Any] = []  # a neighbour answers before the binding knows its call
+    runtime.subscribe(early.append)
     call = await agent.dial(uri)
+    for event in early:
+        call._on_stack_event(event)
     secured: list[str] = []
     call.on(lambda e: secured.append(e.text or "") if e.event.name == "CALL_MENC" else None)
     try:
