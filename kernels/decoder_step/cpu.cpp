@@ -102,15 +102,30 @@ inline void write_position(const paged_attention::Cache& c, int block, int slot,
   (c.bits == 8 ? paged_attention::int8::write : paged_attention::write)(c, block, slot, head, key,
                                                                         value);
 }
-inline void ask_begin(const paged_attention::Cache& c, const int32_t* table, int position, int head,
-                      int n_heads) {
-  (c.bits == 8 ? paged_attention::int8::ask_first : paged_attention::ask_first)(c, table, position,
-                                                                                head, n_heads);
+inline void ask_begin(const paged_attention::Cache& c, const paged_attention::Place& place, int n_heads) {
+  (c.bits == 8 ? paged_attention::int8::ask_first : paged_attention::ask_first)(c, place, n_heads);
 }
 inline void attend_all(const paged_attention::Cache& c, const int32_t* table, int head, int n_heads,
-                       paged_attention::Query* queries, int each, float scale) {
+                       paged_attention::Query* queries, int each, float scale,
+                       const paged_attention::Place* then) {
   (c.bits == 8 ? paged_attention::int8::all : paged_attention::all)(c, table, head, n_heads, queries,
-                                                                    each, scale);
+                                                                    each, scale, then);
+}
+
+// One request's queries: paged_attention_run. then: what is read next, or null.
+void attend_row(const paged_attention::Cache& cache, const int32_t* table, int n_seen, int n, int heads,
+                const float* q, float scale, int window, float* out, const paged_attention::Place* then) {
+  thread_local std::vector<paged_attention::Query> queries;
+  const int share = heads / cache.kv_heads;
+  queries.clear();
+  for (int h = 0; h < cache.kv_heads; ++h)
+    for (int t = 0; t < n; ++t)
+      for (int head = h * share; head < (h + 1) * share; ++head) {
+        const int64_t at = (int64_t(t) * heads + head) * cache.d;
+        const int seen = n_seen - n + 1 + t;
+        queries.push_back({q + at, out + at, window ? std::max(0, seen - window) : 0, seen});
+      }
+  attend_all(cache, table, 0, cache.kv_heads, queries.data(), n * share, scale, then);
 }
 
 template <int STREAMS>
@@ -215,19 +230,20 @@ struct Decoder {
   }
 
   // One thread takes all key heads of a span, whose keys lie side by side; more threads share them.
-  // While it is at one, the first block of the next is on its way.
+  // While it is at the last block of one, the first of the next is on its way.
   void attend(const Step& s, const paged_attention::Cache& cache, const float* qkv, int64_t width,
               float* out) {
     const Model& m = model;
     const int share = m.heads / m.kv_heads, together = pool.alone() ? m.kv_heads : 1;
     const int parts = m.kv_heads / together;
-    auto ask = [&](int i) {
+    auto place_of = [&](int i) -> paged_attention::Place {
       const int token = spans[i / parts].first;
-      ask_begin(cache, table_of(s, token), from(s, token), i % parts * together, together);
+      return {table_of(s, token), from(s, token) / simd::LANES * simd::LANES, i % parts * together};
     };
     pool.run(static_cast<int>(spans.size()) * parts, 1, [&](int first, int last) {
       thread_local std::vector<paged_attention::Query> queries;
-      ask(first);
+      paged_attention::Place place = place_of(first);
+      ask_begin(cache, place, together);
       for (int i = first; i < last; ++i) {
         const Span span = spans[i / parts];
         const int begin = i % parts * together;
@@ -238,9 +254,9 @@ struct Decoder {
               queries.push_back({qkv + t * width + head * m.d,
                                  out + (int64_t(t) * m.heads + head) * m.d, from(s, t),
                                  s.positions[t] + 1});
-        if (i + 1 < last) ask(i + 1);
+        if (i + 1 < last) place = place_of(i + 1);
         attend_all(cache, table_of(s, span.first), begin, together, queries.data(), span.n * share,
-                   m.scale);
+                   m.scale, i + 1 < last ? &place : nullptr);
       }
     });
   }
@@ -331,6 +347,24 @@ uint64_t native_read(const uint64_t* p, int64_t n_bytes, int32_t streams) {
   return streams == 4 ? read_words<4>(p, n_bytes / 8) : read_words<1>(p, n_bytes / 8);
 }
 
+// Reads n blocks of n_bytes, a multiple of 64, in the order of their numbers; ask: each while the one before
+// it is read. What the memory gives one thread of blocks that lie so.
+uint64_t native_read_blocks(const uint64_t* p, const int32_t* numbers, int64_t n, int64_t n_bytes,
+                            int32_t ask) {
+  uint64_t seen[8] = {};
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t* block = p + numbers[i] * (n_bytes / 8);
+    const uint64_t* next = p + numbers[std::min(i + 1, n - 1)] * (n_bytes / 8);
+    for (int64_t at = 0; at < n_bytes / 8; at += 8) {
+      if (ask) simd::ask(next + at);
+      for (int k = 0; k < 8; ++k) seen[k] ^= block[at + k];
+    }
+  }
+  uint64_t all = 0;
+  for (const uint64_t word : seen) all ^= word;
+  return all;
+}
+
 // 16 independent chains of n fused multiply-adds of 16 lanes: what the processor computes at most.
 float native_multiply(int64_t n) {
   constexpr int CHAINS = 16;
@@ -389,21 +423,18 @@ void paged_attention_write(const paged_attention::Cache* cache, int32_t block, i
   for (int h = 0; h < cache->kv_heads; ++h)
     write_position(*cache, block, slot, h, keys + h * cache->d, values + h * cache->d);
 }
+// The same keys and values to every slot of every block, so a benchmark's.
+void paged_attention_write_all(const paged_attention::Cache* cache, const float* keys,
+                               const float* values) {
+  for (int block = 0; block < cache->n_blocks; ++block)
+    for (int slot = 0; slot < cache->block_size; ++slot)
+      paged_attention_write(cache, block, slot, keys, values);
+}
 // q and out [n, heads, d]: queries at the last n positions of n_seen. window: 0 for none.
 void paged_attention_run(const paged_attention::Cache* cache, const int32_t* table, int32_t n_seen,
                          int32_t n, int32_t heads, const float* q, float scale, int32_t window,
                          float* out) {
-  thread_local std::vector<paged_attention::Query> queries;
-  const int share = heads / cache->kv_heads;
-  queries.clear();
-  for (int h = 0; h < cache->kv_heads; ++h)
-    for (int t = 0; t < n; ++t)
-      for (int head = h * share; head < (h + 1) * share; ++head) {
-        const int64_t at = (int64_t(t) * heads + head) * cache->d;
-        const int seen = n_seen - n + 1 + t;
-        queries.push_back({q + at, out + at, window ? std::max(0, seen - window) : 0, seen});
-      }
-  attend_all(*cache, table, 0, cache->kv_heads, queries.data(), n * share, scale);
+  attend_row(*cache, table, n_seen, n, heads, q, scale, window, out, nullptr);
 }
 
 // One query of n requests, each over n_seen positions, one after the other as a step does it; tables
@@ -412,13 +443,12 @@ void paged_attention_run_all(const paged_attention::Cache* cache, const int32_t*
                              int32_t n_seen, int32_t heads, const float* q, float scale,
                              float* out) {
   const int blocks = (n_seen + cache->block_size - 1) / cache->block_size;
-  auto ask = [&](int i) {
-    ask_begin(*cache, tables + int64_t(i) * blocks, 0, 0, cache->kv_heads);
-  };
-  if (n > 0) ask(0);
+  paged_attention::Place place{tables, 0, 0};
+  if (n > 0) ask_begin(*cache, place, cache->kv_heads);
   for (int i = 0; i < n; ++i) {
-    if (i + 1 < n) ask(i + 1);
-    paged_attention_run(cache, tables + int64_t(i) * blocks, n_seen, 1, heads, q, scale, 0, out);
+    place.table = tables + int64_t(i + 1) * blocks;
+    attend_row(*cache, tables + int64_t(i) * blocks, n_seen, 1, heads, q, scale, 0, out,
+               i + 1 < n ? &place : nullptr);
   }
 }
 

@@ -33,7 +33,11 @@ inline void write(const Cache& c, int block, int slot, int head, const float* ke
 
 constexpr int MOST = 8;  // queries that read a key head's positions together
 
-// Sees positions [from, n_seen). top and total: the running maximum, and the sum of the weights.
+// What is weighed by up to e^HIGHER is left as it is: scaling anew for each little rise costs more.
+constexpr float HIGHER = 8;
+
+// Sees positions [from, n_seen). top and total: of which a weight is 1, the running maximum less HIGHER or
+// more, and the sum of the weights.
 struct Query {
   const float* q;  // [d]
   float* out;      // [d]
@@ -49,7 +53,7 @@ inline void weigh(Query& query, simd::F score, int first, int d, float* weights)
   if (hi <= lo) return store(weights, zero());
   const bool partly = lo > 0 || hi < LANES;
   if (partly) score = between(score, lo, hi, -INFINITY);
-  if (any_above(score, query.top)) {
+  if (any_above(score, query.top + HIGHER)) {
     const float best = highest(score);
     const F by = exp(set(query.top - best));
     query.top = best;
@@ -62,57 +66,69 @@ inline void weigh(Query& query, simd::F score, int first, int d, float* weights)
   store(weights, weight);
 }
 
-// Where sixteen positions of a key head lie: keys [d] rows of block_size slots, values [16, d].
+// Sixteen positions of a request, from a multiple of 16 on, and the first of the key heads that read them.
+struct Place {
+  const int32_t* table;
+  int position, head;
+};
+
+// Where they lie: keys [d] rows of block_size slots, values [16, d].
 struct Piece {
   const uint16_t* keys;
   const uint16_t* values;
+
+  void move(int by) { keys += by, values += by; }
 };
 
-inline Piece piece_of(const Cache& c, const int32_t* table, int position, int head) {
-  const int slot = position % c.block_size;
-  const uint16_t* keys = keys_of(c, table[position / c.block_size], head);
+inline Piece piece_of(const Cache& c, const Place& place) {
+  const int slot = place.position % c.block_size;
+  const uint16_t* keys = keys_of(c, place.table[place.position / c.block_size], place.head);
   return {keys + slot, keys + (c.block_size + slot) * c.d};
 }
 
-// values [n, d], weighted, added to vectors [k, k + W) of every query's out; FAR: `next` is asked for.
-template <int G, int W, bool FAR>
+// values [n, d] times weights [G, 16], added to vectors [k, k + W) of every query's out; as many at `next`
+// are asked for.
+template <int G, int W>
 inline void mix(const uint16_t* values, const uint16_t* next, int n, int d, int k,
-                const float (&weights)[G][simd::LANES], Query* queries) {
+                const float* weights, Query* queries) {
   using namespace simd;
   F acc[G][W];
+#pragma GCC unroll 8
   for (int i = 0; i < G; ++i)
+#pragma GCC unroll 4
     for (int w = 0; w < W; ++w) acc[i][w] = load(queries[i].out + k + w * LANES);
   values += k;
   next += k;
+#pragma GCC unroll 2
   for (int s = 0; s < n; ++s, values += d, next += d) {
-    if constexpr (FAR)
-      for (int w = 0; w < W; w += 2) ask(next + w * LANES);
+    for (int w = 0; w < W; w += 2) ask(next + w * LANES);
     F v[W];
     for (int w = 0; w < W; ++w) v[w] = half(values + w * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < G; ++i) {
-      const F weight = set(weights[i][s]);
+      const F weight = set(weights[i * LANES + s]);
       for (int w = 0; w < W; ++w) acc[i][w] = fma(weight, v[w], acc[i][w]);
     }
   }
+#pragma GCC unroll 8
   for (int i = 0; i < G; ++i)
+#pragma GCC unroll 4
     for (int w = 0; w < W; ++w) store(queries[i].out + k + w * LANES, acc[i][w]);
 }
 
-// G queries take in positions [first, first + n), n <= 16, which lie at `here`. FAR: what is read `next`
-// lies elsewhere, where nothing but being asked for brings it.
-template <int G, bool FAR>
+// G queries take in positions [first, first + n), n <= 16, which lie at `here`; `next` is needed soon.
+template <int G>
 void advance(const Piece& here, const Piece& next, int size, int d, int first, int n, float scale,
              Query* queries) {
   using namespace simd;
   const uint16_t *keys = here.keys, *soon = next.keys;
   F even[G], odd[G];
+#pragma GCC unroll 8
   for (int i = 0; i < G; ++i) even[i] = odd[i] = zero();
+#pragma GCC unroll 2
   for (int k = 0; k < d; k += 2, keys += 2 * size, soon += 2 * size) {
-    if constexpr (FAR) {
-      ask(soon);
-      if (size > LANES) ask(soon + size);
-    }
+    ask(soon);
+    if (size > LANES) ask(soon + size);
     const F a = half(keys), b = half(keys + size);
 #pragma GCC unroll 8
     for (int i = 0; i < G; ++i) {
@@ -120,32 +136,35 @@ void advance(const Piece& here, const Piece& next, int size, int d, int first, i
       odd[i] = fma(set(queries[i].q[k + 1]), b, odd[i]);
     }
   }
-  float weights[G][LANES];
+  float stored[G][LANES];
+#pragma GCC unroll 8
   for (int i = 0; i < G; ++i)
-    weigh(queries[i], mul(add(even[i], odd[i]), set(scale)), first, d, weights[i]);
+    weigh(queries[i], mul(add(even[i], odd[i]), set(scale)), first, d, stored[i]);
+  const float* weights = stored[0];
+  asm("" : "+r"(weights) : "m"(stored));  // read from memory: of vectors at hand GCC makes 16 shuffles
   for (int k = 0; k < d;) {
     constexpr int WIDE = G <= 6 ? 4 : 2;  // sums stay in registers
     const int left = (d - k) / LANES, wide = left >= WIDE ? WIDE : left >= 2 ? 2 : 1;
-    if (wide == WIDE) mix<G, WIDE, FAR>(here.values, next.values, n, d, k, weights, queries);
-    else if (wide == 2) mix<G, 2, FAR>(here.values, next.values, n, d, k, weights, queries);
-    else mix<G, 1, FAR>(here.values, next.values, n, d, k, weights, queries);
+    if (wide == WIDE) mix<G, WIDE>(here.values, next.values, n, d, k, weights, queries);
+    else if (wide == 2) mix<G, 2>(here.values, next.values, n, d, k, weights, queries);
+    else mix<G, 1>(here.values, next.values, n, d, k, weights, queries);
     k += LANES * wide;
   }
 }
 
 using Advance = void (*)(const Piece&, const Piece&, int, int, int, int, float, Query*);
 
-template <bool FAR, int G = MOST>
+template <int G = MOST>
 inline Advance advance_of(int n) {
   if constexpr (G > 1)
-    if (n < G) return advance_of<FAR, G - 1>(n);
-  return advance<G, FAR>;
+    if (n < G) return advance_of<G - 1>(n);
+  return advance<G>;
 }
 
-// Asks for the block in which a request's queries begin to read.
-inline void ask_first(const Cache& c, const int32_t* table, int position, int head, int n_heads) {
-  for (int h = head; h < head + n_heads; ++h) {
-    const Piece first = piece_of(c, table, position / simd::LANES * simd::LANES, h);
+// Asks for what n_heads key heads read first.
+inline void ask_first(const Cache& c, const Place& place, int n_heads) {
+  Piece first = piece_of(c, place);
+  for (int h = 0; h < n_heads; ++h, first.move(2 * c.block_size * c.d)) {
     for (int k = 0; k < c.d; ++k) simd::ask(first.keys + k * c.block_size);
     for (int k = 0; k < simd::LANES * c.d; k += 2 * simd::LANES) simd::ask(first.values + k);
   }
@@ -153,9 +172,9 @@ inline void ask_first(const Cache& c, const int32_t* table, int position, int he
 
 // Key heads [head, head + n_heads) of one request, `each` fresh queries per head side by side. A block is
 // read from end to end, head by head, before the next, which is asked for meanwhile: it may lie
-// anywhere.
+// anywhere. `then`: what is read after all of it, or null.
 inline void all(const Cache& c, const int32_t* table, int head, int n_heads, Query* queries,
-                int each, float scale) {
+                int each, float scale, const Place* then) {
   using namespace simd;
   const int d = c.d, size = c.block_size, n = n_heads * each;
   int begin = queries[0].from, end = 0;
@@ -165,15 +184,12 @@ inline void all(const Cache& c, const int32_t* table, int head, int n_heads, Que
     for (int k = 0; k < d; k += LANES) store(queries[i].out + k, zero());
   }
   const int full = std::min(each, MOST), rest = each % MOST ? each % MOST : full;
-  const Advance near[] = {advance_of<false>(full), advance_of<false>(rest)};
-  const Advance far[] = {advance_of<true>(full), advance_of<true>(rest)};
+  const Advance advances[] = {advance_of(full), advance_of(rest)};
   for (int first = begin / LANES * LANES; first < end; first += LANES) {
-    const int after = first + LANES < end ? first + LANES : first;
-    const int32_t *block = table + first / size, *then = table + after / size;
-    const Advance* advances = then == block || *then == *block + 1 ? near : far;
-    for (int h = 0; h < n_heads; ++h) {
-      const Piece here = piece_of(c, table, first, head + h);
-      const Piece next = piece_of(c, table, after, head + h);
+    const bool last = first + LANES >= end;
+    Piece here = piece_of(c, {table, first, head});
+    Piece next = !last ? piece_of(c, {table, first + LANES, head}) : then ? piece_of(c, *then) : here;
+    for (int h = 0; h < n_heads; ++h, here.move(2 * size * d), next.move(2 * size * d)) {
       Query* some = queries + h * each;
       for (int i = 0; i < each; i += MOST)
         advances[each - i < MOST](here, next, size, d, first, std::min(LANES, end - first), scale,

@@ -24,6 +24,9 @@ inline uint8_t* piece_of(const Cache& c, int block, int slot, int head) {
   const int64_t pieces = (static_cast<int64_t>(block) * c.kv_heads + head) * (c.block_size / simd::LANES);
   return reinterpret_cast<uint8_t*>(c.data) + (pieces + slot / simd::LANES) * piece_bytes(c.d);
 }
+inline uint8_t* piece_at(const Cache& c, const Place& place) {
+  return piece_of(c, place.table[place.position / c.block_size], place.position % c.block_size, place.head);
+}
 
 inline float* scales_of(uint8_t* piece, int d) {
   return reinterpret_cast<float*>(piece + 2 * simd::LANES * d);
@@ -161,17 +164,16 @@ inline Steps steps_of(int n) {
   return {score<G>, mix<G>};
 }
 
-// Asks for what a request's queries read first.
-inline void ask_first(const Cache& c, const int32_t* table, int position, int head, int n_heads) {
-  for (int h = head; h < head + n_heads; ++h) {
-    const uint8_t* piece = piece_of(c, table[position / c.block_size], position % c.block_size, h);
+// As paged_attention::ask_first.
+inline void ask_first(const Cache& c, const Place& place, int n_heads) {
+  const uint8_t* piece = piece_at(c, place);
+  for (int h = 0; h < n_heads; ++h, piece += piece_bytes(c.d) * (c.block_size / simd::LANES))
     for (int64_t at = 0; at < piece_bytes(c.d); at += 64) simd::ask(piece + at);
-  }
 }
 
 // As paged_attention::all.
 inline void all(const Cache& c, const int32_t* table, int head, int n_heads, Query* queries,
-                int each, float scale) {
+                int each, float scale, const Place* then) {
   using namespace simd;
   const int d = c.d, size = c.block_size, n = n_heads * each;
   thread_local std::vector<Four> fours;
@@ -191,19 +193,21 @@ inline void all(const Cache& c, const int32_t* table, int head, int n_heads, Que
   const Steps rest = each > MOST && each % MOST ? steps_of(each % MOST) : full;
   // All heads score before the first mixes: what follows a score is a long chain of few operations.
   for (int first = begin / LANES * LANES; first < end; first += LANES) {
-    const int after = first + LANES < end ? first + LANES : first;
-    const int block = table[first / size], soon = table[after / size];
+    const bool last = first + LANES >= end;
+    const int64_t apart = piece_bytes(d) * (size / LANES);  // one head from the next
+    const uint8_t* here = piece_at(c, {table, first, head});
+    const uint8_t* next = !last  ? piece_at(c, {table, first + LANES, head})
+                          : then ? piece_at(c, *then)
+                                 : here;
     for (int h = 0; h < n_heads; ++h)
       for (int i = 0; i < each; i += MOST)
         (each - i < MOST ? rest : full)
-            .score(piece_of(c, block, first % size, head + h), piece_of(c, soon, after % size, head + h),
-                   d, first, queries + h * each + i, rounded.data() + h * each + i,
-                   shares.data() + h * each + i);
+            .score(here + h * apart, next + h * apart, d, first, queries + h * each + i,
+                   rounded.data() + h * each + i, shares.data() + h * each + i);
     for (int h = 0; h < n_heads; ++h)
       for (int i = 0; i < each; i += MOST)
         (each - i < MOST ? rest : full)
-            .mix(piece_of(c, block, first % size, head + h) + LANES * d,
-                 piece_of(c, soon, after % size, head + h) + LANES * d, d, queries + h * each + i,
+            .mix(here + h * apart + LANES * d, next + h * apart + LANES * d, d, queries + h * each + i,
                  shares.data() + h * each + i);
   }
   for (int i = 0; i < n; ++i) {

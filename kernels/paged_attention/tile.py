@@ -17,6 +17,13 @@ def scale_arguments(scales: Tensor | None) -> dict[str, object]:
     return {"scales": scales, **dict(zip(names, strides, strict=True))}
 
 
+def shape_class(q: Tensor, cache: Tensor) -> str:
+    """In `kernels.tuning`: "d64x16" for a cache of fp16 or bf16, "d64x8" in 8 bits, "d64x8 wide" if
+    queries are fp32 then: products are the queries', and take the registers of theirs."""
+    name = f"d{cache.shape[4]}x{8 * cache.element_size()}"
+    return f"{name} wide" if q.element_size() == 4 * cache.element_size() else name
+
+
 @triton.jit
 def fold(
     mixed, top, total, query, keys, to_values, table, first, low, high, until,

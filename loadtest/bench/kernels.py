@@ -8,7 +8,8 @@ that only multiplies. `linear_group` multiplies by weights that no cache can hol
 per shape) and is put beside PyTorch's fbgemm with per-row scales on the same shapes, rows and
 threads. `paged_attention` reads contexts scattered over a cache of twice that size. `step` is a
 whole decode step: what Python adds to the native call, and what a second thread that is 30 % busy
-in Python does to it.
+in Python does to it. A second ceiling of `paged_attention` is a loop that only reads the same
+blocks in the same order.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from kernels.linear_group.cpu import Arena, PackedLinear, Weight
 from kernels.linear_group.spec import quantise
 from kernels.linear_w8.fbgemm import linear_w8
 from kernels.linear_w8.spec import quantise as quantise_rows
+from kernels.paged_attention.spec import SCALE_BYTES
 from loadtest.report import hardware, write_json
 from voice_agent.cli.runtime import SWITCH_INTERVAL_S
 from voice_agent.models import ModelStore
@@ -226,42 +228,67 @@ def fma_rate(library: ctypes.CDLL, tries: int) -> float:
 
 def attention(tries: int, reads: Reads, gmac_s: float) -> list[dict[str, Any]]:
     """Decode, one query per request, one request after the other, as in a step, over a cache larger
-    than any processor's.
+    than any processor's, in fp16 and in 8 bits.
 
     Requests' blocks lie in runs of eight, as the engine hands them out, or each alone: a full and
     much used cache.
     """
     library, found = build.library(), []
-    for name, (heads, kv_heads, d) in HEADS.items():
-        per_block = 2 * kv_heads * BLOCK * d * 2
+    for (name, (heads, kv_heads, d)), bits in itertools.product(HEADS.items(), (16, 8)):
+        per_block = kv_heads * (4 * BLOCK * d if bits == 16 else 2 * BLOCK * d + SCALE_BYTES)
         n_blocks = 2 * FAR // per_block // RUN * RUN
-        data = np.full(n_blocks * per_block // 2, 0.01, np.float16)
-        cache = _Cache(data.ctypes.data, n_blocks, kv_heads, BLOCK, d, 16)
+        data = np.empty(n_blocks * per_block, np.uint8)
+        cache = _Cache(data.ctypes.data, n_blocks, kv_heads, BLOCK, d, bits)
+        write_us = _fill(library, cache, tries)
         q, out = torch.randn(heads, d), torch.empty(heads, d)
         for run, n_seen in itertools.product((RUN, 1), (256, 1024, 4096)):
             runs = np.random.default_rng(0).permutation(n_blocks // run)
             order = (runs[:, None] * run + np.arange(run)).reshape(-1).astype(np.int32)
             n = n_blocks // (n_seen // BLOCK)
-            limit = reads.gb_s(1)
+            limit, blocks = reads.gb_s(1), _blocks_gb_s(library, cache, order, per_block, tries)
             args = (byref(cache), c_void_p(order.ctypes.data), n, n_seen, heads,
                     c_void_p(q.data_ptr()), ctypes.c_float(0.125),
                     c_void_p(out.data_ptr()))  # fmt: skip
             one_s = best_s(partial(library.paged_attention_run_all, *args), tries) / n
-            n_bytes, macs = 4 * n_seen * kv_heads * d, 2 * n_seen * heads * d
+            n_bytes, macs = n_seen // BLOCK * per_block, 2 * n_seen * heads * d
             limit_s = max(n_bytes / limit, macs / gmac_s) / 1e9
             found.append(
                 {
                     "model": name,
+                    "bits": bits,
                     "n_seen": n_seen,
                     "run": run,
+                    "write_us": write_us,
                     "us": 1e6 * one_s,
                     "gb_s": n_bytes / one_s / 1e9,
                     "percent_of_bandwidth": 100 * n_bytes / one_s / 1e9 / limit,
+                    "percent_of_blocks": 100 * n_bytes / one_s / 1e9 / blocks,
                     "gmac_s": macs / one_s / 1e9,
-                    "percent_of_limit": 100 * limit_s / one_s,
+                    "percent_of_limit": 100 * limit_s / one_s if bits == 16 else None,
                 }
             )
     return found
+
+
+def _fill(library: ctypes.CDLL, cache: _Cache, tries: int) -> float:
+    """Writes the same key and value to every position; microseconds of a position's kv_write."""
+    key, value = torch.randn(2, cache.kv_heads, cache.d) * 0.1
+    pointers = c_void_p(key.data_ptr()), c_void_p(value.data_ptr())
+    write = partial(library.paged_attention_write_all, byref(cache), *pointers)
+    return 1e6 * best_s(write, tries) / float(cache.n_blocks * cache.block_size)
+
+
+def _blocks_gb_s(
+    library: ctypes.CDLL, cache: _Cache, order: np.ndarray, n_bytes: int, tries: int
+) -> float:
+    """What one thread reads of these blocks in this order, asked for ahead or not."""
+    library.native_read_blocks.restype = ctypes.c_uint64
+    args = c_void_p(cache.data), c_void_p(order.ctypes.data), ctypes.c_int64(len(order))
+    took = (
+        best_s(partial(library.native_read_blocks, *args, ctypes.c_int64(n_bytes), ask), tries)
+        for ask in (0, 1)
+    )
+    return float(len(order) * n_bytes / min(took) / 1e9)
 
 
 def step(model: str, store: ModelStore, tries: int) -> dict[str, Any]:
@@ -340,10 +367,12 @@ def show(body: dict[str, Any]) -> None:
     print("  GMAC/s 1.00x: as fast as fbgemm with per-row scales\n")
     for r in body["paged_attention"]:
         print(
-            f"paged_attention {r['model']:12} {r['n_seen']:5} positions, blocks "
-            f"{'in runs of 8' if r['run'] > 1 else 'scattered   '} {r['us']:7.1f} us "
-            f"{r['gb_s']:5.1f} GB/s {r['percent_of_bandwidth']:3.0f} %  {r['gmac_s']:5.1f} GMAC/s, "
-            f"{r['percent_of_limit']:.0f} % of the nearer limit"
+            f"paged_attention {r['model']:10} {r['bits']:2} bits {r['n_seen']:4} positions, blocks "
+            f"{'in runs of 8' if r['run'] > 1 else 'scattered   '} {r['us']:6.1f} us "
+            f"{r['gb_s']:4.1f} GB/s {r['percent_of_bandwidth']:2.0f} %, "
+            f"{r['percent_of_blocks']:3.0f} % of reading these blocks  {r['gmac_s']:4.1f} GMAC/s"
+            + (f", {r['percent_of_limit']:.0f} % of the nearer limit" if r["bits"] == 16 else "")
+            + f"; kv_write {r['write_us']:.2f} us a position"
         )
     for r in body["step"]:
         print(
