@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels import tuning
 from kernels.call import KernelCall, power_of_two
-from kernels.paged_attention.tile import fold, scale_arguments
+from kernels.paged_attention.tile import fold, scale_arguments, shape_class
 from kernels.paged_attention_decode.spec import check
 
 MAX_SPLITS = 64
@@ -58,7 +58,7 @@ def paged_attention_decode(
 def decode_workspace(q: Tensor, cache: Tensor, tables: Tensor, window: int = 0) -> Tensor:
     """Room for the shares of any call with up to q's rows on this cache: fp32, uninitialised."""
     b, heads, d = q.shape
-    most = max((n * _splits(n, cache, tables, window) for n in range(1, b + 1)), default=0)
+    most = max((n * _splits(n, q, cache, tables, window) for n in range(1, b + 1)), default=0)
     return torch.empty(most * heads * (d + 1), dtype=torch.float32, device=q.device)
 
 
@@ -76,8 +76,8 @@ def calls(
 ) -> tuple[KernelCall, ...]:
     """The launches of one call, in order. ValueError if the workspace is too small."""
     (b, heads, d), kv_heads = q.shape, cache.shape[2]
-    tiles = _tiles(cache)
-    splits = _splits(b, cache, tables, window)
+    tiles = _tiles(q, cache)
+    splits = _splits(b, q, cache, tables, window)
     n_shares = b * heads * splits
     if splits > 1 and workspace.numel() < n_shares * (d + 1):
         raise ValueError(f"the workspace holds {workspace.numel()}, {n_shares * (d + 1)} needed")
@@ -130,19 +130,20 @@ def calls(
     return attend, KernelCall(_join, (b, heads), joined, {"num_warps": 4, "num_stages": 1})
 
 
-def _tiles(cache: Tensor) -> tuning.Launch:
+def _tiles(q: Tensor, cache: Tensor) -> tuning.Launch:
     """TILE: positions at a time. WAVES: programs per multiprocessor to aim at. MIN_TILES: a share's
     least tiles, so that joining stays small beside reading."""
-    d, wide = cache.shape[4], cache.element_size() > 2
-    tile = 32 if wide else 128 if d <= 64 else 64
+    d, wide = cache.shape[4], q.element_size() > 2
+    int8 = cache.element_size() == 1
+    tile = (16 if int8 and d > 64 else 32) if wide else 128 if d <= 64 else 64
     default = {"TILE": tile, "WAVES": 4, "MIN_TILES": 256 // tile}
     default |= {"num_warps": 8 if wide or d <= 64 else 4, "num_stages": 2}
-    return tuning.launch(_OP, f"d{d}x{8 * cache.element_size()}", cache.device, default)
+    return tuning.launch(_OP, shape_class(q, cache), cache.device, default)
 
 
-def _splits(b: int, cache: Tensor, tables: Tensor, window: int) -> int:
+def _splits(b: int, q: Tensor, cache: Tensor, tables: Tensor, window: int) -> int:
     """Shares per request: enough programs for the device, each with work if contexts are long."""
-    tiles = _tiles(cache)
+    tiles = _tiles(q, cache)
     positions = tables.shape[1] * cache.shape[3]
     if window:
         positions = min(positions, window + tiles["TILE"])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels import tuning
 from kernels.call import KernelCall, power_of_two
-from kernels.paged_attention.tile import fold, scale_arguments
+from kernels.paged_attention.tile import fold, scale_arguments, shape_class
 from kernels.paged_attention_decode.spec import check
 
 FEW = 16
@@ -66,7 +66,7 @@ def call(
     """The launch that computes all rows."""
     kv_heads, block_size, d = cache.shape[2:]
     group = q.shape[1] // kv_heads
-    tiles = dict(_tiles(cache, max_q * group))
+    tiles = dict(_tiles(q, cache, max_q * group))
     options = {name: tiles.pop(name) for name in ("num_warps", "num_stages")}
     return KernelCall(
         _attend,
@@ -100,15 +100,18 @@ def call(
     )
 
 
-def _tiles(cache: Tensor, pairs: int) -> tuning.Launch:
+def _tiles(q: Tensor, cache: Tensor, pairs: int) -> tuning.Launch:
     """M: (query, head) pairs of a program. TILE: positions at a time."""
-    d, wide, few = cache.shape[4], cache.element_size() > 2, pairs <= FEW
-    # As large as registers allow: with more positions or fewer warps sm_89, sm_90 or sm_120 spill.
-    tile = (32 if wide else 64) if d <= 64 else (16 if wide else 32)
+    d, wide, few = cache.shape[4], q.element_size() > 2, pairs <= FEW
+    int8, padded = cache.element_size() == 1, d != power_of_two(d)
+    # As large as registers allow: with more positions, fewer warps or other stages one of the
+    # architectures that tests compile for spills.
+    tile = (32 if wide or (int8 and few) else 64) if d <= 64 else (16 if wide else 32)
     default = {"M": 16 if few or wide else 64, "TILE": tile}
-    default |= {"num_warps": 8 if wide or (few and d > 64) else 4, "num_stages": 2}
+    default["num_warps"] = 8 if wide or ((few or int8) and d > 64) else 4
+    default["num_stages"] = 3 if padded and not (few or wide or int8) else 2
     size = "few" if few else "many"
-    shape = f"d{d}x{8 * cache.element_size()} {size}"
+    shape = f"{shape_class(q, cache)} {size}"
     return tuning.launch("paged_attention_prefill", shape, cache.device, default)
 
 

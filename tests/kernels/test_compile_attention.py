@@ -14,6 +14,7 @@ from kernels import tuning
 from kernels.call import KernelCall
 from kernels.kv_copy import triton as kv_copy
 from kernels.kv_write import triton as kv_write
+from kernels.paged_attention.tile import shape_class
 from kernels.paged_attention_decode import triton as decode
 from kernels.paged_attention_prefill import triton as prefill
 from tests.support.triton_compile import assert_fits, compile_for
@@ -59,7 +60,7 @@ def attention(
     scales = given(*cache.shape[:-1], of=torch.float32) if int8 else None
     tables, seen = given(b, 8192 // block), given(b)
     for waves in (1, 132 * 4):  # one share per request, and many
-        shape = f"d{d}x{8 * cache.element_size()}"
+        shape = shape_class(q, cache)
         with tuning.using({"paged_attention_decode": {shape: {"WAVES": waves}}}):
             workspace = decode.decode_workspace(q, cache, tables, window)
             launches = decode.calls(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels import tuning
+from kernels.paged_attention.tile import shape_class
 from kernels.paged_attention_decode import reference, spec, triton
 from tests.kernels.interpreted.paged import (
     Batch,
@@ -102,7 +103,8 @@ def test_an_int8_cache(
             dtype=dtype, window=window,
         )
     )  # fmt: skip
-    table = {"paged_attention_decode": {f"d{d}x8": {"WAVES": 9, "MIN_TILES": 1}}}
+    shape = shape_class(given.q, given.cache)
+    table = {"paged_attention_decode": {shape: {"WAVES": 9, "MIN_TILES": 1}}}
     with tuning.using(table):
         got = triton.paged_attention_decode(
             given.q, given.cache, given.tables, given.seen,
