@@ -44,7 +44,8 @@ class BargeIn:
     then our voice goes on. speaking_words, thinking_words: words that a caller who has not paused
     must have said to take the floor from our voice, and from an answer still being thought; a stop
     word needs no second one, and at a pause any word is enough. quieter_db: a voice so much quieter
-    than the caller's own does not speak to us, unless it says a stop word; 0: every voice does.
+    than the caller's own, or `DULLER_DB` duller, does not speak to us, unless it says a stop word;
+    0: every voice does.
     greeting_guard_ms: the greeting's
     beginning that nothing interrupts. acknowledgements, stop_words: more of the agent's own, to
     those of its language.
