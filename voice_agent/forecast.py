@@ -13,7 +13,6 @@ from .choose import (
     CLAUSE_TOKENS,
     CYCLE_S,
     MAX_LOAD,
-    PASSES_PER_TURN,
     PROMPT_TOKENS,
     REPLY_S,
     REPLY_TOKENS,
@@ -31,6 +30,8 @@ FINAL_S = 3.0
 """Seconds of audio of a usual final."""
 BEGINS_S = CYCLE_S / 2
 """So long after they come callers load the stages as usual: they speak first, then we do."""
+PASSES = 2.0
+"""Of a turn where the recogniser is busy: partial transcripts are rarer then (shedding.stretch)."""
 BESIDE = 1.15
 """Processor time of a call over that of recognition, engine and voice: the end-of-turn model, the
 ears and the event loop (`python -m loadtest.bench capacity` lists them)."""
@@ -57,8 +58,12 @@ class Forecast:
         self._each: defaultdict[str, Each] = defaultdict(Each)
         self._work_s: dict[str, float] = {}  # of each stage, since the start
         self._learnt_s: dict[str, float] = {}  # of that, what `look` has seen
+        self._expected: dict[str, float] = {}
         self._callers = Average()
         self._looked_s = stack.clock.now()
+        self.busy = 0.0
+        """Share of its time that recognition, or the processors under it, took lately: the larger
+        one."""
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -70,7 +75,8 @@ class Forecast:
         """Learn what callers take. To be called about once a second."""
         now = self._stack.clock.now()
         self._callers.note(now, self._stack.vad.n_open)
-        self.outlook(0)
+        stages = self.outlook(0).stages
+        self.busy = max(stage.busy for stage in stages if stage.name in ("stt", "processors"))
         call_s = self._callers.before(BEGINS_S) * (now - self._looked_s)
         self._looked_s = now
         for stage, work_s in self._work_s.items():
@@ -115,10 +121,15 @@ class Forecast:
         self, name: str, wait_s: float, service_s: float, work_s: float, expected: float | None
     ) -> StageLoad:
         """work_s: done since the start, by all workers, divided by their number. expected: the
-        share that a caller is thought to take, by the service times."""
+        share that a caller is thought to take, by the service times: as they were with nobody
+        here, because what is under load takes longer and not more."""
         self._work_s[name] = work_s
+        if expected is not None and (name not in self._expected or not self._stack.vad.n_open):
+            self._expected[name] = expected
         busy = self._shares[name].note(self._stack.clock.now(), work_s)
-        return StageLoad(name, wait_s, service_s, busy, self._each[name].share(expected))
+        return StageLoad(
+            name, wait_s, service_s, busy, self._each[name].share(self._expected.get(name))
+        )
 
     def _ears(self) -> StageLoad:
         vad = self._stack.vad
@@ -139,7 +150,7 @@ class Forecast:
         if service is None or not service.seconds(FINAL_S):
             return None
         workers = getattr(self._stack.recognizer, "workers", 1)
-        return float(PASSES_PER_TURN * service.seconds(FINAL_S) / CYCLE_S / workers)
+        return float(PASSES * service.seconds(FINAL_S) / CYCLE_S / workers)
 
     def _engine(self, stats: EngineStats) -> StageLoad:
         """Its time counts as taken by what its tokens cost in full steps: alone, a reply is made

@@ -117,7 +117,7 @@ class Hearing:
         state = self._turns.state
         if state.caller is not tm.Caller.SPEAKING or self._turns.manual:
             return
-        self._policy.stretch = stretch(self._stack.early.load.shed)
+        self._policy.stretch = stretch(self._stack.early.load.shed, self._stack.forecast.busy)
         why = self._policy.due(
             window.start_sample,
             window.end_sample,

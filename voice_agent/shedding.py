@@ -25,6 +25,9 @@ BACK_AT = 0.5
 """Of the share that took a step, below which it is given back."""
 STRETCH = 2.0
 """So many times as long are the intervals between partial transcripts then."""
+BUSY, MOST_STRETCH = 0.5, 6.0
+"""Share of their time from which on the recogniser, or the processors, have ever less of it for
+partial transcripts; and how many times as long their intervals become at most."""
 KEPT = 32
 """Changes that the operator's view shows."""
 
@@ -63,9 +66,14 @@ AT: Mapping[Shed, float] = MappingProxyType(
 """Predicted wait as a share of the target at which each step is taken."""
 
 
-def stretch(shed: Shed) -> float:
-    """Of the interval between a caller's partial transcripts (never while our agent speaks)."""
-    return STRETCH if shed >= Shed.PARTIALS else 1.0
+def stretch(shed: Shed, busy: float = 0.0) -> float:
+    """Of the interval between a caller's partial transcripts (never while our agent speaks).
+
+    busy: share of its time that what makes them has been at work lately. They get what is free of
+    it, before anybody's final or sound would wait for them.
+    """
+    shared = (1.0 - BUSY) / max(1e-9, 1.0 - busy)
+    return max(STRETCH if shed >= Shed.PARTIALS else 1.0, min(MOST_STRETCH, shared))
 
 
 @dataclass(frozen=True, slots=True)

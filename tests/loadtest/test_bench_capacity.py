@@ -26,7 +26,10 @@ from voice_agent.vad import WINDOW
 
 pytestmark = pytest.mark.unit
 
-VOICE = VoiceTimes(first_ms=40.0, word_ms=2.0, second_ms=10.0, first_s=0.5, piece_s=1.0, word_s=0.3)
+VOICE = VoiceTimes(
+    first_ms=40.0, word_ms=2.0, piece_ms=5.0, second_ms=10.0, pieces_s=(0.5, 1.0), word_s=0.3,
+    later=1,
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- time and cores
@@ -132,10 +135,18 @@ def test_a_busy_loop_keeps_everybody() -> None:
 
 def test_pieces_are_as_long_as_the_words() -> None:
     for n_words in (1, 3, 7, 20):
-        lengths = VOICE.lengths(n_words)
-        assert sum(lengths) == pytest.approx(n_words * VOICE.word_s)
-        assert max(lengths) <= VOICE.piece_s
-        assert lengths[0] <= VOICE.first_s
+        for clause in (0, 1):
+            lengths = VOICE.lengths(n_words, clause)
+            assert sum(lengths) == pytest.approx(n_words * VOICE.word_s)
+            assert max(lengths) <= VOICE.pieces_s[-1]
+            assert lengths[0] == pytest.approx(min(VOICE.pieces_s[clause], n_words * VOICE.word_s))
+
+
+def test_a_longer_first_piece_takes_as_much_longer_as_its_sound() -> None:
+    assert VOICE.work_s(10, 0, 0) == pytest.approx(0.060)
+    assert VOICE.work_s(10, 1, 0) == pytest.approx(0.065), "half a second of sound more"
+    assert VOICE.work_s(10, 0, 1) == pytest.approx(0.015), "a second of sound"
+    assert VOICE.work_s(1, 0, 9) == pytest.approx(0.008), "the last one: all of the 0.3 s there are"
 
 
 def test_a_pass_grows_with_words_and_beyond_the_window_with_sound() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.admission import Admission, judge
-from voice_agent.choose import CYCLE_S, MAX_LOAD, PASSES_PER_TURN
+from voice_agent.choose import CYCLE_S, MAX_LOAD
 from voice_agent.clock import ManualClock
-from voice_agent.forecast import BESIDE, FINAL_S, Forecast, Processors
+from voice_agent.forecast import BESIDE, FINAL_S, PASSES, Forecast, Processors
 from voice_agent.outlook import FULL
 from voice_agent.service_time import ServiceTime
 from voice_agent.shedding import Shed
@@ -33,7 +33,7 @@ class World:
     def __init__(self, share: float, told: float, processors: float = 0.0) -> None:
         self.clock, self.share = ManualClock(), share
         self.came_s: list[float] = []
-        service = ServiceTime(told * CYCLE_S / PASSES_PER_TURN)
+        service = ServiceTime(told * CYCLE_S / PASSES)
         assert service.seconds(FINAL_S) > 0.0
         self.recognizer = SimpleNamespace(busy_s=0.0, workers=1, service=service, wait_s=0.0)
         self.vad = SimpleNamespace(n_open=0, busy_s=0.0, calls=0)

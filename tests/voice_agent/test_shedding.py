@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voice_agent.clock import ManualClock
-from voice_agent.shedding import AT, BACK_AT, CALM_S, STRETCH, WORDS, Load, Shed, stretch
+from voice_agent.shedding import (
+    AT,
+    BACK_AT,
+    BUSY,
+    CALM_S,
+    MOST_STRETCH,
+    STRETCH,
+    WORDS,
+    Load,
+    Shed,
+    stretch,
+)
 
 pytestmark = pytest.mark.unit
 TARGET_S = 0.6
@@ -50,6 +61,13 @@ def test_replies_are_shortened_only_where_it_is_allowed() -> None:
 
 def test_partials_are_stretched_from_their_step_on() -> None:
     assert [stretch(shed) for shed in Shed] == [1.0] * 4 + [STRETCH] * 2
+
+
+def test_partials_get_what_the_recogniser_has_free() -> None:
+    assert [stretch(Shed.NOTHING, busy) for busy in (0.0, BUSY)] == [1.0, 1.0]
+    assert stretch(Shed.NOTHING, 0.75) == pytest.approx(2.0), "half of what half a share leaves"
+    assert stretch(Shed.NOTHING, 1.0) == MOST_STRETCH
+    assert stretch(Shed.PARTIALS, 0.0) == STRETCH
 
 
 def test_they_are_given_back_in_reverse_after_a_calm_each() -> None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from threading import Lock
+from time import thread_time
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from voice_agent.clock import Clock, MonotonicClock
 from voice_agent.errors import InternalError, UsageError
 from voice_agent.service_time import ServiceTime
 from voice_agent.types import PcmF32
@@ -34,7 +34,9 @@ from .sound import Resampler, fade_in, fade_out, silence, to_pcm16
 PAD, BOS, EOS, GAP = "_", "^", "$", " "
 MARGIN = 12  # frames of reach to either side of the vocoder
 WINDOWS = (32, 64, 96)  # frames at most; the last repeats
-PIECE_WORK_S = 0.08  # a piece can't be interrupted: it gets no more frames than this allows
+LATER = 1  # of them, with which a reply's later clauses begin: there is sound until then
+PIECE_WORK_S = 0.08  # a piece can't be interrupted: it gets no more frames than this allows,
+# in processor time: margins make shorter windows dearer, the more so the busier the machine is
 MAX_WORDS = 24  # longer clauses are run in parts
 PART_WORDS = 14
 LEAD_FRAMES = 1  # kept before the first phoneme
@@ -70,8 +72,7 @@ class PiperVoice:
 
     exact_times = True
 
-    def __init__(self, model_dir: Path, threads: int = 1, clock: Clock | None = None) -> None:
-        self._clock = clock or MonotonicClock()
+    def __init__(self, model_dir: Path, threads: int = 1) -> None:
         self._decoding = ServiceTime()  # over the frames of a window, margins included
         self._noting = Lock()
         model = _find_model(Path(model_dir))
@@ -106,9 +107,9 @@ class PiperVoice:
     def synthesize(
         self, clause: Clause, *, speed: float, cancelled: Callable[[], bool]
     ) -> Iterator[AudioPiece]:
-        """24 kHz pieces of at most about 1.1 s, the first about 0.4 s, shorter where this machine
-        would work on one for longer than `PIECE_WORK_S`. Raises InternalError on silence for spoken
-        words."""
+        """24 kHz pieces of at most about 1.1 s, a reply's first about 0.4 s, shorter where this
+        machine would work on one for longer than `PIECE_WORK_S`. Raises InternalError on silence
+        for spoken words."""
         if not clause.words:
             yield AudioPiece(silence(0), (), True)
             return
@@ -116,7 +117,7 @@ class PiperVoice:
         runs = parts([word.text for word in clause.words], MAX_WORDS, PART_WORDS)
         done = peak = 0  # samples (model rate) before this part; loudest sample
         first_word = 0
-        window = chain(WINDOWS, repeat(WINDOWS[-1]))
+        window = chain(WINDOWS[LATER if clause.index else 0 :], repeat(WINDOWS[-1]))
         for number, words in enumerate(runs):
             phrase = self._phrase(words, speed)
             times = self._times(phrase, first_word, done, resampler)
@@ -201,10 +202,10 @@ class PiperVoice:
 
     def _window(self, latent: NDArray[np.float32], at: int, upto: int) -> PcmF32:
         """Samples of frames [at, upto)."""
-        left, began_s = max(0, at - MARGIN), self._clock.now()
+        left, began_s = max(0, at - MARGIN), thread_time()
         sound = self._decode(latent[:, :, left : upto + MARGIN])
         with self._noting:
-            self._decoding.note(self._clock.now() - began_s, upto - at + 2 * MARGIN)
+            self._decoding.note(thread_time() - began_s, upto - at + 2 * MARGIN)
         return sound[(at - left) * self._hop : (upto - left) * self._hop]
 
     def _frames(self, most: int) -> int:

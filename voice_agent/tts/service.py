@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from voice_agent.clock import Clock
@@ -27,6 +28,11 @@ log = logging.getLogger(__name__)
 
 MIN_SPEED, MAX_SPEED = 0.5, 2.0
 TARGET_S = 0.6
+FILL, SPARE_S = 0.85, 0.5
+"""Share of the workers' time that replies which are being heard may come to take, while one of them
+has less sound left than this."""
+PACE_MEMORY = 64.0
+"""Pieces over which what a second of sound takes is learnt."""
 USUAL_WORDS = 6
 """Of a first clause."""
 
@@ -96,6 +102,7 @@ class VoiceService:
         self._clauses = self._pieces = self._cancelled = self._failed = self._late = 0
         self._missed = 0
         self._first, self._further = ServiceTimes(), ServiceTimes()  # by voice
+        self._pace = (0.0, 0.0)  # work, and sound made by it; the past fades
         self._threads = [
             threading.Thread(target=self._work, name=f"voice-{i}", daemon=True)
             for i in range(workers)
@@ -230,15 +237,27 @@ class VoiceService:
         """By urgency, of those whose consumer has room; asked anew at every piece.
 
         Of the replies that are being heard each gets its next piece before it would have to wait
-        for one more of anybody else's: the longest there is counts.
+        for one more of anybody else's: the longest there is counts. No reply is begun that the
+        workers could not keep up with.
         """
         now = self._clock.now()
         open_jobs = [j for j in self._jobs if not j.busy and j.pending < self._max_pending]
         dues = {job.order: self._due(job, now) for job in open_jobs}
         longest_s = max((due.service_s for due in dues.values() if not due.sounding), default=0.0)
-        if cannot_wait(dues.values(), now, longest_s, self.workers):
+        late = cannot_wait(dues.values(), now, longest_s, self.workers)
+        if late or self._no_start(dues.values(), now):
             open_jobs = [job for job in open_jobs if dues[job.order].sounding]
         return min(open_jobs, key=lambda j: (order(dues[j.order]), j.order), default=None)
+
+    def _no_start(self, dues: Iterable[Due], now: float) -> bool:
+        """Whether one reply more would take the sound of those that are being heard: each of them
+        goes on taking work, so that being in time with the next pieces is not enough."""
+        left_s = min((due.deadline_s - now for due in dues if due.sounding), default=math.inf)
+        if left_s >= SPARE_S:
+            return False
+        work_s, sound_s = self._pace
+        begun = sum(job.sounding or job.pieces_made > 0 for job in self._jobs)
+        return (begun + 1) * work_s > FILL * sound_s * self.workers
 
     def _piece_s(self, job: Speech) -> float:
         """Predicted service of the clause's next piece."""
@@ -291,6 +310,11 @@ class VoiceService:
         if deliver or over:
             job.post(piece if deliver else None, over=over, error=error)
 
+    def _learn_pace(self, took_s: float, sound_s: float) -> None:
+        keep = 1.0 - 1.0 / PACE_MEMORY
+        work_s, made_s = self._pace
+        self._pace = keep * work_s + took_s, keep * made_s + sound_s
+
     def _account(self, job: Speech, piece: AudioPiece | None, took_s: float, now: float) -> None:
         self._busy_s += took_s
         job.work_s += took_s
@@ -299,6 +323,7 @@ class VoiceService:
         sound_s = len(piece.pcm) / OUT_RATE
         self._pieces += 1
         self._audio_s += sound_s
+        self._learn_pace(took_s, sound_s)
         job.made_s += sound_s
         job.pieces_made += 1
         if job.pieces_made == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -21,7 +22,7 @@ from voice_agent.models import ModelStore
 from voice_agent.smart_turn import SmartTurn
 from voice_agent.stack import ANSWER_WITHIN_S
 from voice_agent.stt.whisper import WhisperRecognizer
-from voice_agent.tts.base import Voice
+from voice_agent.tts.base import Clause, Voice
 from voice_agent.types import IN_RATE, OUT_RATE, PcmF32
 
 from .engine import WHOLE
@@ -89,8 +90,9 @@ def cpu(core_ms: float, voice_workers: int = 1) -> Machine:
             ("end-of-turn model", f"{smart_turn_ms:.0f} ms", where),
             (
                 f"voice, {VOICE}",
-                f"first piece {v.first_ms:.0f} ms + {v.word_ms:.1f} a word, {v.second_ms:.0f} ms a "
-                "second of sound after it",
+                f"first piece {v.first_ms:.0f} ms + {v.word_ms:.1f} a word; a further one "
+                f"{v.piece_ms:.0f} ms + {v.second_ms:.0f} a second of sound; pieces of "
+                f"{', '.join(f'{s:.2f}' for s in v.pieces_s)} s",
                 where,
             ),
             ("event loop for 20 ms of a call", f"{core_ms:.3f} ms", "measured here: bench gil"),
@@ -154,7 +156,7 @@ def _hearing(store: ModelStore, sound: PcmF32, voice: Voice) -> tuple[SttTimes, 
             return recognizer.recognize(sound[: 3 * IN_RATE])
 
         def speak() -> object:
-            return _pieces(voice, LONG)
+            return _pieces(voice, clause(LONG))
 
         beside = max(1.0, (_beside(hear, speak) + _beside(speak, hear)) / 2)
         return SttTimes(base, second, word), smart_turn_ms, beside
@@ -163,31 +165,39 @@ def _hearing(store: ModelStore, sound: PcmF32, voice: Voice) -> tuple[SttTimes, 
         smart_turn.close()
 
 
-def _pieces(voice: Voice, text: str) -> list[int]:
-    made = voice.synthesize(clause(text), speed=1.0, cancelled=lambda: False)
-    return [len(piece.pcm) for piece in made]
+def _pieces(voice: Voice, said: Clause) -> tuple[list[float], list[float]]:
+    """(ms that each piece took, seconds of its sound)."""
+    took_ms, lengths, began = [], [], time.perf_counter()
+    for piece in voice.synthesize(said, speed=1.0, cancelled=lambda: False):
+        now = time.perf_counter()
+        took_ms.append((now - began) * 1000)
+        lengths.append(len(piece.pcm) / OUT_RATE)
+        began = now
+    return took_ms, lengths
 
 
 def _voice(voice: Voice) -> VoiceTimes:
-    def first(text: str) -> float:
-        said = clause(text)
-        return _usual_ms(
-            lambda: next(iter(voice.synthesize(said, speed=1.0, cancelled=lambda: False)))
-        )
-
-    short_ms, long_ms = first(SHORT), first(LONG)
-    n_short, n_long = len(clause(SHORT).words), len(clause(LONG).words)
-    word_ms = max(0.0, (long_ms - short_ms) / (n_long - n_short))
-    lengths = [n / OUT_RATE for n in _pieces(voice, LONG)]
-    whole_ms = _usual_ms(lambda: _pieces(voice, LONG))
-    rest_s = sum(lengths[1:])
+    """A line through its further pieces, and through first pieces of few and of many words."""
+    short, long = clause(SHORT), clause(LONG)
+    _pieces(voice, long)
+    short_ms = median(_pieces(voice, short)[0][0] for _ in range(ROUNDS))
+    runs = [_pieces(voice, long) for _ in range(ROUNDS)]
+    lengths = runs[0][1]
+    took_ms = [median(run[0][i] for run in runs) for i in range(len(lengths))]
+    n_short, n_long = len(short.words), len(long.words)
+    word_ms = max(0.0, (took_ms[0] - short_ms) / (n_long - n_short))
+    second_ms, piece_ms = np.polyfit(lengths[1:], took_ms[1:], 1)
+    later_s = _pieces(voice, replace(long, index=1))[1][0]
+    begins = min(range(len(lengths)), key=lambda i: abs(lengths[i] - later_s))
+    usual = lengths[: 1 + lengths.index(max(lengths))]  # the clause's end cuts the last one short
     return VoiceTimes(
         first_ms=max(1.0, short_ms - word_ms * n_short),
         word_ms=word_ms,
-        second_ms=max(1.0, (whole_ms - long_ms) / rest_s) if rest_s else 1.0,
-        first_s=lengths[0],
-        piece_s=max(lengths[1:], default=lengths[0]),
+        piece_ms=max(0.0, float(piece_ms)),
+        second_ms=max(1.0, float(second_ms)),
+        pieces_s=tuple(usual),
         word_s=sum(lengths) / n_long,
+        later=begins,
     )
 
 

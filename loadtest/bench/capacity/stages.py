@@ -252,7 +252,7 @@ class KnownVoice:
         self, clause: Clause, *, speed: float, cancelled: Callable[[], bool]
     ) -> Iterator[AudioPiece]:
         n_words = len(clause.words)
-        lengths = [round(s * OUT_RATE) for s in self.times.lengths(n_words)]
+        lengths = [round(s * OUT_RATE) for s in self.times.lengths(n_words, clause.index)]
         word = sum(lengths) / n_words
         spans = [WordTime(i, round(i * word), round((i + 1) * word)) for i in range(n_words)]
         at = 0
@@ -313,7 +313,7 @@ class KnownVoices(VoiceService):
                 await self._rung.wait()
                 continue
             began_s = self._loop_clock.time()
-            seconds = self._times.piece_s_of(job.size, job.pieces_made)
+            seconds = self._times.work_s(job.size, job.clause.index, job.pieces_made)
             self.work_s += seconds
             await self._cores.work(seconds)
             self.advance(job, began_s)

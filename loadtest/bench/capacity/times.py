@@ -28,31 +28,39 @@ class SttTimes:
 
 @dataclass(frozen=True, slots=True)
 class VoiceTimes:
-    """A clause: ms to its first piece, with so many words; ms per second of sound after that.
-    The first piece is first_s long, the others piece_s; a word sounds for word_s."""
+    """A reply's first piece takes first_ms, and word_ms for each word of its clause; a further
+    piece of a clause piece_ms, and second_ms for each second of its sound.
+
+    pieces_s: how long a clause's pieces are, the last for all that follow; a reply's later clauses
+    begin with the piece of number `later`. A word sounds for word_s.
+    """
 
     first_ms: float
     word_ms: float
+    piece_ms: float
     second_ms: float
-    first_s: float
-    piece_s: float
+    pieces_s: tuple[float, ...]
     word_s: float
+    later: int = 0
 
-    def lengths(self, n_words: int) -> list[float]:
-        """Seconds of sound in each piece of a clause."""
-        left, out = n_words * self.word_s, [min(self.first_s, n_words * self.word_s)]
-        left -= out[0]
+    def lengths(self, n_words: int, clause: int) -> list[float]:
+        """Seconds of sound in each piece of a reply's clause of this number."""
+        left, out = n_words * self.word_s, list[float]()
+        at = self.later if clause else 0
         while left > 1e-3:
-            out.append(min(self.piece_s, left))
+            out.append(min(self.pieces_s[min(at, len(self.pieces_s) - 1)], left))
             left -= out[-1]
+            at += 1
         return out
 
-    def piece_s_of(self, n_words: int, index: int) -> float:
-        """Seconds of work for a clause's piece `index`."""
-        if not index:
-            return (self.first_ms + self.word_ms * n_words) / 1000
-        lengths = self.lengths(n_words)
-        return self.second_ms * lengths[min(index, len(lengths) - 1)] / 1000
+    def work_s(self, n_words: int, clause: int, piece: int) -> float:
+        """Seconds of work for a piece of a clause."""
+        lengths = self.lengths(n_words, clause)
+        sound_s = lengths[min(piece, len(lengths) - 1)]
+        if piece:
+            return (self.piece_ms + self.second_ms * sound_s) / 1000
+        more_s = max(0.0, sound_s - self.pieces_s[0])
+        return (self.first_ms + self.word_ms * n_words + self.second_ms * more_s) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,7 @@ def gpu(core_ms: float, at_once: float = AT_ONCE) -> Machine:
     shown = "roofline"
     stt = SttTimes(base_ms=12.0, second_ms=1.0, word_ms=1.0)
     voice = VoiceTimes(
-        first_ms=35.0, word_ms=0.5, second_ms=10.0, first_s=0.6, piece_s=1.5, word_s=0.31
+        first_ms=35.0, word_ms=0.5, piece_ms=0.0, second_ms=10.0, pieces_s=(0.6, 1.5), word_s=0.31
     )
     notes = (
         ("engine", "Llama-3.1-8B bf16, H200: 4.3 TB/s by a copy, 75 % of it reached", shown),
@@ -178,7 +186,9 @@ def machine_from(body: Mapping[str, Any]) -> Machine:
     parts = {
         "engine": report,
         "stt": SttTimes(**body["stt"]),
-        "voice": VoiceTimes(**body["voice"]),
+        "voice": VoiceTimes(
+            **{**body["voice"], "pieces_s": tuple(float(s) for s in body["voice"]["pieces_s"])}
+        ),
         "notes": tuple(tuple(note) for note in body["notes"]),
     }
     return Machine(**{**body, **parts})

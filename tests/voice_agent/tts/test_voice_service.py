@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from voice_agent.clock import ManualClock
 from voice_agent.errors import CapacityError, InternalError, UsageError
 from voice_agent.scope import CancelScope
 from voice_agent.tts.base import AudioPiece, Clause, SpokenWord
-from voice_agent.tts.service import Speech, VoiceService
+from voice_agent.tts.service import SPARE_S, Speech, VoiceService
 
 pytestmark = pytest.mark.unit
 
@@ -219,6 +220,34 @@ async def test_a_simulation_takes_and_advances_pieces_in_its_own_time() -> None:
     assert s.stats().busy_s == pytest.approx(0.75)
     assert (s.stats().first_piece_s, s.stats().piece_s) == (0.25, 0.25)
     assert [len(await collect(speech)) for speech in (late, soon)] == [1, 2]
+    await s.close()
+
+
+async def test_no_reply_is_begun_that_would_take_the_sound_of_those_heard() -> None:
+    clock = ManualClock()
+    s = VoiceService(ScriptedVoice(), clock, workers=0, max_pending=100)
+    scope, left_s = CancelScope("heard"), [10.0]
+    words = " ".join(str(n) for n in range(50))
+    speak = partial(s.speak, speed=1.0)
+    heard = speak(clause(words), deadline_s=lambda: clock.now() + left_s[0], scope=scope)
+    for _ in range(8):
+        job = s.take(wait=False)
+        assert job is heard
+        began_s = clock.now()
+        clock.advance(0.1)  # for as much sound
+        s.advance(job, began_s)
+    scope.sounding = True
+    heard.pending_s = 0.0
+    new = speak(
+        clause("new"), deadline_s=lambda: clock.now() + SPARE_S - 0.15, scope=CancelScope("new")
+    )
+    taken = []
+    for left_s[0] in (SPARE_S - 0.1, SPARE_S + 0.1):
+        job = s.take(wait=False)
+        assert job is not None
+        taken.append(job)
+        job.busy = False
+    assert taken == [heard, new], "the more urgent one only while there is sound"
     await s.close()
 
 
