@@ -1,8 +1,8 @@
-"""Sound from outside: WAV files and raw PCM streams, turned into the house's mono int16.
+"""Sound from outside: WAV files, turned into the house's mono int16.
 
 Every malformed input ends in a `UsageError` that says what is wrong with it, or in a sensible
 reading of what is there. Codes: VA120 not a usable WAV, VA121 no sound in it, VA122 a format we do
-not read, VA123 a rate or PCM layout that cannot be.
+not read, VA123 a rate or layout that cannot be.
 """
 
 from __future__ import annotations
@@ -81,15 +81,6 @@ def resample(pcm: Pcm16, rate_in: int, rate_out: int) -> Pcm16:
         return pcm
     out: Pcm16 = to_int16(soxr.resample(to_float(pcm), rate_in, rate_out, quality="HQ"))
     return out
-
-
-def pcm_from_bytes(data: bytes) -> Pcm16:
-    """Little-endian int16 samples; an odd byte count is the sender's error."""
-    if len(data) % 2:
-        raise UsageError(
-            f"16-bit PCM must have an even number of bytes, got {len(data)}", code=BAD_LAYOUT
-        )
-    return np.frombuffer(data, "<i2").astype(np.int16)
 
 
 def read_wav(source: str | Path | bytes, rate: int = IN_RATE) -> Sound:
@@ -216,84 +207,3 @@ def _decode(body: bytes, fmt: _Format) -> PcmF32:
         return wide.view("<i4")[:, 0].astype(np.float32) / np.float32(2**31)
     integers: NDArray[np.signedinteger] = np.frombuffer(body, f"<i{fmt.bits // 8}")
     return integers.astype(np.float32) / np.float32(2 ** (fmt.bits - 1))
-
-
-_RIFF_PROBE = 12  # bytes needed to tell a RIFF/WAVE header from samples that look like "RIFF"
-_MAX_HEADER = 4096
-
-
-def find_riff(data: bytes) -> int:
-    """Offset of a RIFF/WAVE header inside raw bytes, or -1. 44 bytes of it played as PCM are a
-    click."""
-    at = data.find(b"RIFF")
-    while at >= 0:
-        if data[at + 8 : at + 12] == b"WAVE":
-            return at
-        at = data.find(b"RIFF", at + 1)
-    return -1
-
-
-class PcmStream:
-    """Bytes of a 16-bit little-endian mono stream in any chunking; whole samples come out.
-
-    Holds back an odd byte until its other half arrives, and removes WAV headers wherever they
-    appear: clients that send one file after another put one in the middle. `header_rate` is the
-    rate the last header claimed. Never holds more than `_MAX_HEADER` bytes.
-    """
-
-    def __init__(self) -> None:
-        self._held = b""
-        self.headers_removed = 0
-        self.header_rate: int | None = None
-
-    def push(self, data: bytes) -> Pcm16:
-        """int16 [n] of the samples that are complete so far."""
-        buffer = self._held + data
-        clean = bytearray()
-        while (at := find_riff(buffer)) >= 0:
-            end = self._header_end(buffer, at)
-            if end is None:
-                clean += buffer[:at]
-                self._held = buffer[at:]
-                return self._whole(clean)
-            clean += buffer[:at]
-            buffer = buffer[end:]
-            self.headers_removed += 1
-        keep = self._possible_start(buffer)
-        clean += buffer[: len(buffer) - keep]
-        self._held = buffer[len(buffer) - keep :]
-        return self._whole(clean)
-
-    def finish(self) -> int:
-        """Bytes that never became a sample; 1 means the sender's stream had an odd length."""
-        left, self._held = len(self._held), b""
-        return left
-
-    def _whole(self, clean: bytearray) -> Pcm16:
-        if len(clean) % 2:
-            self._held = bytes(clean[-1:]) + self._held
-            del clean[-1]
-        return np.frombuffer(bytes(clean), "<i2").astype(np.int16)
-
-    def _header_end(self, buffer: bytes, at: int) -> int | None:
-        """Offset of the first sample after the header at `at`; None: more bytes are needed."""
-        chunk = at + _RIFF_PROBE
-        while chunk + 8 <= len(buffer):
-            name, size = buffer[chunk : chunk + 4], struct.unpack_from("<I", buffer, chunk + 4)[0]
-            if name == b"data":
-                return chunk + 8
-            if name == b"fmt " and chunk + 16 <= len(buffer):
-                self.header_rate = struct.unpack_from("<I", buffer, chunk + 12)[0]
-            chunk += 8 + size + (size & 1)
-            if chunk - at > _MAX_HEADER:
-                return at + 44
-        return None if len(buffer) - at < _MAX_HEADER else at + 44
-
-    @staticmethod
-    def _possible_start(buffer: bytes) -> int:
-        """How many bytes at the end could be the beginning of a header."""
-        for n in range(min(_RIFF_PROBE - 1, len(buffer)), 0, -1):
-            tail = buffer[-n:]
-            if tail.startswith(b"RIFF"[:n]) and (n < 9 or b"WAVE".startswith(tail[8:])):
-                return n
-        return 0

@@ -61,10 +61,6 @@ class AudioInput:
         rate = OUT_RATE if isinstance(fmt, PcmFormat) else g711.RATE
         self._resampler = Resampler(rate, IN_RATE)
 
-    @property
-    def heard_ms(self) -> int:
-        return self.heard_frames * FRAME_MS
-
     def append(self, encoded: str) -> None:
         """ProtocolError names what is wrong with this chunk; it is then not heard at all."""
         data = self._decode_base64(encoded)

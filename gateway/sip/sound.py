@@ -97,11 +97,6 @@ class CallSound:
         except (AudioNotActive, AudioRestarted):
             return True
 
-    @property
-    def codec_rate(self) -> int:
-        """Hz; 0 before sound was agreed on."""
-        return self._rate_out or self._rate_in
-
     def _follow_in(self, rate: int, channels: int) -> None:
         if rate != self._rate_in:
             self._rate_in = rate

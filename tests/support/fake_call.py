@@ -111,7 +111,6 @@ class FakeCall:
         self._speaking = False
         self._uncommitted = 0
         self._end: asyncio.Event = asyncio.Event()
-        self.last_frame_after_interrupt = 0
 
     @property
     def client(self) -> FakeCall:

@@ -1,4 +1,4 @@
-"""WAV files and PCM streams, good and bad."""
+"""WAV files, good and bad."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voice_agent.audio import (
-    PcmStream,
-    find_riff,
-    pcm_from_bytes,
     read_wav,
     resample,
     to_float,
@@ -156,43 +153,6 @@ def test_not_a_number_and_clipping() -> None:
     assert to_int16(x).tolist() == [0, 32767, -32768, 32767, -32768, 16384]
 
 
-def test_odd_bytes_and_impossible_rates() -> None:
-    with pytest.raises(UsageError):
-        pcm_from_bytes(b"abc")
+def test_impossible_rates() -> None:
     with pytest.raises(UsageError):
         resample(TONE, 100, 16_000)
-
-
-@given(st.lists(st.integers(1, 400), max_size=60), st.integers(0, 3))
-def test_stream_is_the_same_in_any_chunking(cuts: list[int], n_headers: int) -> None:
-    body = TONE[:2_000].tobytes()
-    data = b""
-    for i in range(n_headers):
-        data += wav_bytes(np.frombuffer(body, np.int16), 24_000 + i)
-    data += body
-    stream = PcmStream()
-    out, at = [], 0
-    for cut in [*cuts, len(data)]:
-        out.append(stream.push(data[at : at + cut]))
-        at += cut
-    expected = np.tile(TONE[:2_000], n_headers + 1)
-    assert np.array_equal(np.concatenate(out), expected)
-    assert stream.headers_removed == n_headers
-    assert stream.finish() == 0
-    if n_headers:
-        assert stream.header_rate == 24_000 + n_headers - 1
-
-
-def test_samples_that_look_like_a_header_are_sound() -> None:
-    data = b"RIFFabcdnope" + bytes(20)
-    assert find_riff(data) == -1
-    stream = PcmStream()
-    assert stream.push(data).tobytes() == data
-    assert stream.push(b"RIF").tobytes() == b""
-    assert stream.push(b"xyz12").tobytes() == b"RIFxyz12"
-
-
-def test_odd_end_of_stream_is_counted() -> None:
-    stream = PcmStream()
-    assert len(stream.push(b"abc")) == 1
-    assert stream.finish() == 1

@@ -55,7 +55,6 @@ class JobQueue(Generic[T]):
         self, size: int, now: Callable[[], float] = time.monotonic, target_s: float = TARGET_S
     ) -> None:
         self.size = size
-        self.superseded = 0
         self.refused = 0
         self.missed = 0
         self._now = now
@@ -90,7 +89,6 @@ class JobQueue(Generic[T]):
                 victims.append(max(partials, key=lambda j: j.due.begin_by_s))
             for victim in victims:
                 victim.cancelled = True
-                self.superseded += 1
             job.number = next(self._count)
             self._jobs = [*self._live(), job]
             self._ready.notify()

@@ -102,14 +102,6 @@ class Node:
     outputs: tuple[str, ...]
     raw: memoryview = field(repr=False)
 
-    def constant(self) -> NDArray[Any] | None:
-        for number, value in _fields(self.raw):
-            if number == 5 and isinstance(value, memoryview):
-                for inner, tensor in _fields(value):
-                    if inner == 5 and isinstance(tensor, memoryview):
-                        return _tensor(tensor)[1]
-        return None
-
 
 def _tensor(raw: memoryview) -> tuple[str, NDArray[Any]]:
     """Name and values of a TensorProto (raw_data, or float_data / int64_data / int32_data)."""

@@ -47,7 +47,6 @@ class Run:
     gain: list[float] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     overs: list[Over] = field(default_factory=list)
-    passes_ms: list[tuple[float, float]] = field(default_factory=list)  # recogniser: real, counted
     faults: list[str] = field(default_factory=list)
 
     @staticmethod

@@ -15,7 +15,6 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 PCMU = 0
-RTP_HEADER = 12
 _SERVER = "sip:agent@[remote_ip]:[remote_port]"
 _OWN = "sipp <sip:sipp@[local_ip]:[local_port]>;tag=[pid]s[call_number]"
 UP_WITHIN_S = 30.0
