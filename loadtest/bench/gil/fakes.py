@@ -37,7 +37,7 @@ class SleepingVoice(KnownVoice):
     ) -> Iterator[AudioPiece]:
         pieces = super().synthesize(clause, speed=speed, cancelled=cancelled)
         for i, piece in enumerate(pieces):
-            time.sleep(self.times.piece_s_of(len(clause.words), i))
+            time.sleep(self.times.work_s(len(clause.words), clause.index, i))
             yield piece
 
 
