@@ -18,7 +18,7 @@ from .endpointing import Edge, EdgeKind, Endpointer
 from .stt.streaming import PRE_ROLL_MS, Utterance
 from .types import IN_FRAME, IN_RATE, SILENT_IN, Frame, FrameFlag, Pcm16, PcmF32
 from .vad import WINDOW, VadService, VadWindow
-from .voice_level import TYPICAL_DB, TYPICAL_TILT_DB, VoiceLevel, tilt_db
+from .voice_level import DULL_TILT_DB, QUIET_DB, VoiceLevel, tilt_db
 
 SMART_TURN_S = 8
 INBOX_FRAMES = 500  # 10 s; full means the caller sends faster than we hear, and the oldest goes
@@ -150,14 +150,14 @@ class Ear:
     @property
     def below_db(self) -> float:
         """How much quieter the speech heard last is than the caller's turns; before the first of
-        them, than callers are."""
-        usual_db = FULL_SCALE_DB + TYPICAL_DB if self._usual_db is None else self._usual_db
+        them, than quiet callers are."""
+        usual_db = FULL_SCALE_DB + QUIET_DB if self._usual_db is None else self._usual_db
         return max(0.0, usual_db - _db(self._spoken))
 
     def duller_db(self, onset_sample: int) -> float:
         """How much duller what was heard since `onset_sample` is than the caller's turns, likewise;
         0 where there is too little of it to tell."""
-        usual_db = TYPICAL_TILT_DB if self._usual_tilt_db is None else self._usual_tilt_db
+        usual_db = DULL_TILT_DB if self._usual_tilt_db is None else self._usual_tilt_db
         now_db = tilt_db(self.recent(self.samples - onset_sample))
         return 0.0 if now_db is None else max(0.0, usual_db - now_db)
 

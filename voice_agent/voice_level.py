@@ -23,11 +23,12 @@ END = 6  # windows of voice that are its end: 192 ms
 ENOUGH = 3 * END  # of voice before its end can be told from the rest
 HEARD = 250  # windows, 8 s: what the end-of-turn model hears as well
 QUIETEST = 1e-9
-TYPICAL_DB = -22.0
-"""Loudest window of a telephone caller, dBFS: speech at -26 dBFS (ITU-T P.56) reaches it."""
-TYPICAL_TILT_DB = -19.0
-"""`tilt_db` of a caller who speaks to us: the middle of 140 recorded interruptions, 98 of 100 of
-which lie at -25 and above. The same voices turned away, through a computed room: -31."""
+QUIET_DB = -26.0
+"""Loudest window of a quiet caller, dBFS: speech at -26 dBFS, the usual level of a telephone (ITU-T
+P.56), reaches -22."""
+DULL_TILT_DB = -21.0
+"""`tilt_db` of a dull caller: the middle of 140 recorded interruptions is -19, 98 of 100 lie at -25
+and above. The same voices turned away, through a computed room: -31."""
 TILT_VOICE_DB = 20.0
 TILT_ENOUGH = 10  # windows of voice that can be dull; fewer may be one vowel
 _LOW_HZ, _HIGH_HZ = (250.0, 1500.0), (2000.0, 3400.0)

@@ -37,3 +37,17 @@ def test_the_status_says_which(tmp_path: Path, tool: str, status: int, words: st
     run = subprocess.run([AUDIT, pins], env=env, capture_output=True, text=True, check=False)
     assert run.returncode == status
     assert words in run.stdout + run.stderr
+
+
+def test_one_weak_file_of_two_is_enough(tmp_path: Path) -> None:
+    fake = tmp_path / "pip-audit"
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *weak.txt*) {FOUND};; esac\n', "utf-8")
+    fake.chmod(0o755)
+    files = [tmp_path / name for name in ("weak.txt", "good.txt")]
+    for file in files:
+        file.write_text("some==1.0\n", "utf-8")
+    env = os.environ | {"PIP_AUDIT": str(fake)}
+    run = subprocess.run([AUDIT, *files], env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "weak.txt: Found 1 known vulnerability" in run.stdout + run.stderr
+    assert "good.txt: no known weakness" in run.stdout + run.stderr

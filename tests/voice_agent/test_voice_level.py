@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.support.clips import clip, transcripts
 from voice_agent.types import IN_RATE, Pcm16
 from voice_agent.voice_level import (
+    DULL_TILT_DB,
     END,
     ENOUGH,
     HEARD,
-    TYPICAL_TILT_DB,
     VoiceLevel,
     tilt_db,
 )
@@ -94,7 +94,7 @@ def test_a_voice_that_turns_away_is_duller_at_any_level() -> None:
         assert now_db is not None
         assert dull_db is not None
         assert quiet_db is not None
-        assert now_db > TYPICAL_TILT_DB - 8.0, name
+        assert now_db > DULL_TILT_DB - 8.0, name
         assert dull_db < now_db - 7.0, name
         assert quiet_db == pytest.approx(now_db, abs=1.0)
 
