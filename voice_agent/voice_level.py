@@ -30,7 +30,7 @@ DULL_TILT_DB = -21.0
 """`tilt_db` of a dull caller: the middle of 140 recorded interruptions is -19, 98 of 100 lie at -25
 and above. The same voices turned away, through a computed room: -31."""
 TILT_VOICE_DB = 20.0
-TILT_ENOUGH = 10  # windows of voice that can be dull; fewer may be one vowel
+TILT_ENOUGH = 16  # windows of voice that can be dull, 0.5 s; fewer may be a few vowels
 _LOW_HZ, _HIGH_HZ = (250.0, 1500.0), (2000.0, 3400.0)
 
 
