@@ -22,7 +22,7 @@ INSTALL_DONE := $(VENV)/.stamp-install-$(DEVICE)$(if $(filter-out dev,$(EXTRAS))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install up kernels models test test-image test-postgres test-net test-browser test-sanitized test-kernels fuzz fuzz-guided test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-line bench-conversation bench-smoke bench-capacity bench-gil soak soak-short load clean
+.PHONY: help install up kernels models test test-slow test-image test-postgres test-net test-browser test-sanitized test-kernels fuzz fuzz-guided test-aborts audit lint type bench bench-engine bench-kernels bench-peers bench-transport bench-line bench-conversation bench-smoke bench-capacity bench-gil soak soak-short load clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,11 @@ test-sanitized: $(INSTALL_DONE) ## The native kernels under AddressSanitizer and
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	$(BIN)/python -m pytest -p no:cacheprovider -m "not gpu" tests/kernels/test_linear_group.py tests/kernels/test_native_ops.py \
 	tests/kernels/test_cuda_linear_group.py tests/kernels/test_cuda_paged_attention_decode.py $(ARGS)
+
+test-slow: $(INSTALL_DONE) ## What is too long for `make test` and has no target of its own (tens of minutes).
+	$(BIN)/python -m pytest -m "slow and not gpu" --ignore tests/kernels --ignore tests/deploy --ignore tests/net \
+	--ignore tests/voice_agent/history --ignore tests/loadtest/test_bench_impaired.py --ignore tests/browser/test_bad_line.py \
+	--ignore tests/browser/test_page_behind_nat.py --ignore tests/browser/test_network_change.py $(ARGS)
 
 test-kernels: $(INSTALL_DONE) ## GPU kernels compiled for every shape and architecture; no GPU needed (minutes).
 	$(BIN)/python -m pytest -m slow tests/kernels $(ARGS)
