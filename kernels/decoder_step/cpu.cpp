@@ -1,7 +1,10 @@
 // A whole step of a Llama-family model in one call: every layer over a mixed batch of decode and
 // prefill tokens, then the logits of the rows that sample. Plain C ABI; see native.py.
 #include <sys/mman.h>
+#include <cstdint>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
@@ -323,6 +326,9 @@ struct Decoder {
   }
 };
 
+std::mutex g_sizes_lock;
+std::map<void*, size_t> g_sizes;  // of what native_alloc gave
+
 }  // namespace
 
 extern "C" {
@@ -330,13 +336,29 @@ extern "C" {
 const char* native_name() { return SIMD_NAME; }
 
 // Memory in huge pages where the system gives them; null if there is none.
+// From the system itself: memory that the process has used before lies in small pages, and stays there.
 void* native_alloc(int64_t n_bytes) {
-  constexpr int64_t HUGE = 2 << 20;
-  void* p = std::aligned_alloc(HUGE, (n_bytes + HUGE - 1) / HUGE * HUGE);
-  if (p) madvise(p, n_bytes, MADV_HUGEPAGE);
+  constexpr size_t HUGE = 2 << 20;
+  const size_t size = (n_bytes + HUGE - 1) / HUGE * HUGE;
+  void* whole = mmap(nullptr, size + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (whole == MAP_FAILED) return nullptr;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(whole);
+  const uintptr_t at = (begin + HUGE - 1) / HUGE * HUGE;
+  if (at > begin) munmap(whole, at - begin);
+  void* p = reinterpret_cast<void*>(at);
+  if (begin + HUGE > at) munmap(static_cast<char*>(p) + size, begin + HUGE - at);
+  madvise(p, size, MADV_HUGEPAGE);
+  const std::lock_guard<std::mutex> lock(g_sizes_lock);
+  g_sizes[p] = size;
   return p;
 }
-void native_free(void* p) { std::free(p); }
+void native_free(void* p) {
+  const std::lock_guard<std::mutex> lock(g_sizes_lock);
+  const auto found = g_sizes.find(p);
+  if (found == g_sizes.end()) return;
+  munmap(p, found->second);
+  g_sizes.erase(found);
+}
 
 int64_t linear_group_bytes(const Weight* w) {
   return linear_group::n_tiles(*w) * linear_group::tile_bytes(*w);
